@@ -1,0 +1,79 @@
+"""What may enter the backlog of a pool, and what a refused client is told about coming back.
+
+Estimates of waiting divide the cost that is served before a request by the rate that its class can count on. Both are
+known only after some completions; before, only counts and costs bound the backlog.
+"""
+
+from fairlane.core.flows import ClassQueue, Flow
+from fairlane.core.places import Places
+from fairlane.core.rate import ServiceRate
+from fairlane.core.tenants import TenantState
+from fairlane.core.values import BASIS_POINTS, Request, Shed
+from fairlane.errors import Reason
+
+CONTEXT_MARGIN = 4  # a prompt estimate is trusted to this factor: nearer to the context the engine itself decides
+
+
+def unserved(request: Request, places: Places) -> Reason | None:
+    """Why no engine of the pool can serve the request, however long it waits."""
+    if not places.any_open:
+        return Reason.NO_ENGINE
+    if places.context is not None and request.longest_prompt > CONTEXT_MARGIN * places.context:
+        return Reason.CONTEXT_LENGTH_EXCEEDED
+    return None
+
+
+def fits(queue: ClassQueue, request: Request) -> bool:
+    """Whether the class's bounds in requests and cost, the newcomer counted, let it wait."""
+    most = queue.spec.max_queued_cost
+    return queue.queued < queue.spec.max_queued and (most is None or queue.cost + request.cost <= most)
+
+
+def waits_too_long(queue: ClassQueue, tenant: TenantState, pool_rate: ServiceRate, now: float) -> bool:
+    """Whether the predicted wait is longer than the class allows."""
+    if not queue.queued:
+        return False
+    rate = class_rate(queue, pool_rate, now)
+    return rate is not None and cost_ahead(queue, queue.flow(tenant)) / rate > queue.spec.max_wait_s
+
+
+def class_rate(queue: ClassQueue, pool_rate: ServiceRate, now: float) -> float | None:
+    """Cost per second that the class can count on while it waits: its guarantee, or what it was seen to get."""
+    rate = pool_rate.per_s(now)
+    if rate is None:
+        return None
+    return max(rate * queue.spec.min_share / BASIS_POINTS, queue.rate.per_s(now) or 0.0) or None
+
+
+def cost_ahead(queue: ClassQueue, flow: Flow) -> int:
+    """Cost served before a newcomer of this flow, at most: the class's backlog, or its own over its share of the class.
+
+    The order between tenants gives a flow at least its weight's part, so the backlog of others counts only as far as it is
+    served meanwhile.
+    """
+    weights = queue.waiting_weight + (0 if flow.waiting else flow.weight)
+    own = flow.cost if flow.waiting else queue.cost // max(1, queue.queued)
+    return min(queue.cost, own * weights // flow.weight)
+
+
+def greediest(queue: ClassQueue, newcomer: Flow, cost: int) -> Flow:
+    """The flow with the most waiting cost per weight, the newcomer's own counted with the new request's cost."""
+    worst, most = newcomer, (newcomer.cost + cost) / newcomer.weight
+    for flow in queue.waiting_flows():
+        if flow is not newcomer and flow.cost / flow.weight > most:
+            worst, most = flow, flow.cost / flow.weight
+    return worst
+
+
+def newest(queue: ClassQueue) -> Request:
+    """The waiting request that arrived last; only for a class with something waiting."""
+    return max((next(reversed(f.waiting.values())) for f in queue.waiting_flows()), key=lambda r: r.id)
+
+
+def shed(request: Request, queue: ClassQueue, flow: Flow, reason: Reason, rate: float | None) -> Shed:
+    """A refusal whose Retry-After comes from the work ahead and the class's rate; the random part is outside its bounds."""
+    spec = queue.spec
+    wait = cost_ahead(queue, flow) / rate if rate else 0.0
+    base = min(max(wait, spec.retry_after_min_s), spec.retry_after_max_s)
+    queue.forget(flow)
+    return Shed(request, reason, base, max(2.0, base / 2))

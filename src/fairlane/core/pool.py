@@ -1,0 +1,201 @@
+"""The scheduler of one pool: bounds at arrival, order at dispatch, correction at the end.
+
+Order of decisions at dispatch: class (the policy), tenant (`flows`), request (its static key), engine (`places`). If any
+backlogged head fits, something starts, unless a hold or a `max_running` forbids it. Nothing waits while the engines are
+empty.
+"""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+from fairlane.core import bounds
+from fairlane.core.flows import ClassQueue, Flow
+from fairlane.core.places import EngineState, Places
+from fairlane.core.protocols import ClassOrder, Limit
+from fairlane.core.rate import ServiceRate
+from fairlane.core.tenants import TenantState
+from fairlane.core.values import Decision, Engine, Outcome, PoolSpec, Request, Shed, Start, State
+from fairlane.errors import Reason
+
+SLACK = 1024  # stale deadlines tolerated before their heap is rebuilt
+
+
+class PoolScheduler:
+    """Waiting and running requests of one pool."""
+
+    def __init__(self, spec: PoolSpec, order: ClassOrder, make_limit: Callable[[Engine], Limit], now: float) -> None:
+        self.name = spec.name
+        self.order = order
+        self.queues = [ClassQueue(c, now) for c in spec.classes]
+        self.places = Places(spec.engines, make_limit)
+        self.rate = ServiceRate(now)
+        self.queued = 0
+        self._entered = [False] * len(self.queues)
+        self._deadlines: list[tuple[float, int, Request]] = []
+        self._ties = count()
+
+    def admit(self, request: Request, tenant: TenantState, now: float, out: list[Decision]) -> Reason | None:
+        """Makes room for a newcomer and returns None, or returns why it is refused. Evictions for it go to `out`.
+
+        In a full class the newcomer is refused only if its tenant has the most waiting cost per weight; else the newest entry
+        of the tenant that has gives way. So one tenant cannot fill a class.
+        """
+        reason = bounds.unserved(request, self.places)
+        if reason is not None:
+            return reason
+        limit = tenant.spec.max_queued
+        queue = self.queues[request.rank]
+        own_full = limit is not None and tenant.queued >= limit
+        if (own_full or not bounds.fits(queue, request)) and not self._starts_at_once(request, tenant):
+            return Reason.TENANT_QUEUE_FULL if own_full else self._displace(request, tenant, now, out)
+        return Reason.WAIT_TOO_LONG if bounds.waits_too_long(queue, tenant, self.rate, now) else None
+
+    def add(self, request: Request, tenant: TenantState) -> None:
+        """Puts a request into the backlog."""
+        queue = self.queues[request.rank]
+        queue.add(request, queue.flow(tenant))
+        tenant.queued += 1
+        self.queued += 1
+        heappush(self._deadlines, (request.deadline, next(self._ties), request))
+        if len(self._deadlines) > 2 * self.queued + SLACK:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].state is State.WAITING]
+            heapify(self._deadlines)
+
+    def remove(self, request: Request, now: float) -> None:
+        """Takes a waiting request out and returns all it was charged."""
+        tenant = request.flow.tenant
+        self.queues[request.rank].remove(request)
+        self.queued -= 1
+        tenant.queued -= 1
+        tenant.settle(request, 0, now)
+        request.state = State.ENDED
+
+    def evict(self, request: Request, reason: Reason, now: float) -> Shed:
+        """Takes a waiting request out and tells its client."""
+        flow = request.flow
+        self.remove(request, now)
+        return self.shed(request, flow, reason, now)
+
+    def shed(self, request: Request, flow: Flow, reason: Reason, now: float) -> Shed:
+        """A refusal with the time after which coming back makes sense."""
+        queue = self.queues[request.rank]
+        return bounds.shed(request, queue, flow, reason, bounds.class_rate(queue, self.rate, now))
+
+    def dispatch(self, now: float, out: list[Decision]) -> None:
+        """Starts whatever may start, in order, and brings the busy clocks up to date."""
+        while (heads := self._heads()) and (started := self._start_first(heads, now)):
+            out.append(started)
+        backlogged = False
+        for queue, entered in zip(self.queues, self._entered, strict=True):
+            queue.rate.set_backlogged(entered, now)
+            backlogged = backlogged or entered
+        self.rate.set_backlogged(backlogged, now)
+
+    def expire(self, now: float, out: list[Decision]) -> None:
+        """Evicts what has waited as long as it may."""
+        reason = Reason.WAIT_EXPIRED if self.places.any_open else Reason.NO_ENGINE
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            out.append(self.evict(heappop(self._deadlines)[2], reason, now))
+
+    def next_deadline(self) -> float | None:
+        """When the next waiting request has waited long enough."""
+        heap = self._deadlines
+        while heap and heap[0][2].state is not State.WAITING:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def settle(self, request: Request, cost: int, outcome: Outcome, now: float) -> None:
+        """Frees the request's place and corrects every book to its true cost."""
+        queue = self.queues[request.rank]
+        if outcome is not Outcome.FAILED:
+            run_s = now - request.started_at
+            self.rate.served(cost, request.busy_at_start, run_s, now)
+            queue.rate.served(cost, request.class_busy_at_start, run_s, now)
+        self._stop(request, cost)
+        request.state = State.ENDED
+
+    def requeue(self, request: Request) -> None:
+        """Undoes a start that never reached an engine: the request waits again in its old place."""
+        tenant = request.flow.tenant
+        cost = request.cost
+        self._stop(request, 0)
+        request.cost = cost
+        self.add(request, tenant)
+
+    def _stop(self, request: Request, cost: int) -> None:
+        delta = cost - request.cost
+        self.order.correct(request, delta)
+        self.queues[request.rank].stop(request, delta)
+        self.places.release(request)
+        request.cost = cost
+
+    def _heads(self) -> list[Request]:
+        heads = []
+        for rank, queue in enumerate(self.queues):
+            backlogged = queue.backlogged
+            if backlogged:
+                if not self._entered[rank]:
+                    self.order.enter(rank)
+                heads.append(queue.head())
+            elif rank == self.places.held_for:
+                self.places.release_hold()
+            self._entered[rank] = backlogged
+        return heads
+
+    def _start_first(self, heads: list[Request], now: float) -> Start | None:
+        skipped: list[Request] = []
+        for head in self.order.order(heads):
+            engine = self.places.choose(head)
+            if engine is not None:
+                self._start(head, engine, now)
+                for other in skipped:
+                    self._note_bypass(other, head.cost, now)
+                return Start(head, engine.spec.name)
+            skipped.append(head)
+        return None
+
+    def _start(self, request: Request, engine: EngineState, now: float) -> None:
+        queue = self.queues[request.rank]
+        tenant = request.flow.tenant
+        self.order.charge(request)
+        queue.start(request)
+        self.places.take(request, engine)
+        self.queued -= 1
+        tenant.queued -= 1
+        tenant.enter()
+        request.in_tenant = True
+        request.state = State.RUNNING
+        request.started_at = now
+        request.busy_at_start = self.rate.busy_s(now)
+        request.class_busy_at_start = queue.rate.busy_s(now)
+
+    def _note_bypass(self, head: Request, cost: int, now: float) -> None:
+        head.bypassed += cost
+        bound = 2.0 * self.queues[head.rank].cost_max
+        rate = self.rate.per_s(now)
+        if rate is not None:
+            bound = min(bound, rate * (head.deadline - now) / 2)
+        places = self.places
+        if head.bypassed < bound or places.held_for == head.rank:
+            return
+        if places.held_for is None or (self.order.is_owed(head.rank) and not self.order.is_owed(places.held_for)):
+            places.hold(head)
+
+    def _displace(self, request: Request, tenant: TenantState, now: float, out: list[Decision]) -> Reason | None:
+        queue = self.queues[request.rank]
+        newcomer = queue.flow(tenant)
+        most = queue.spec.max_queued_cost
+        if most is not None and request.cost > most:
+            return Reason.QUEUE_FULL
+        while not bounds.fits(queue, request):
+            flow = bounds.greediest(queue, newcomer, request.cost)
+            if flow is newcomer:
+                return Reason.QUEUE_FULL
+            out.append(self.evict(next(reversed(flow.waiting.values())), Reason.DISPLACED, now))
+        return None
+
+    def _starts_at_once(self, request: Request, tenant: TenantState) -> bool:
+        queue = self.queues[request.rank]
+        free = queue.spec.max_running is None or queue.running < queue.spec.max_running
+        return self.queued == 0 and free and not tenant.full and self.places.choose(request) is not None

@@ -1,0 +1,153 @@
+"""The whole scheduler: all pools, and what spans them (tenants' limits, the global bound on waiting requests).
+
+Feed it events, then call `poll(now)` and carry out what it returns. Each request gets exactly one terminal answer: a
+`Shed`, a `cancel` by the caller, or a `Start` that the caller ends with `settle` (the engine's last byte: the place is
+free) and `depart` (the client's last byte: the tenant may run another).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from fairlane.core import bounds
+from fairlane.core.pool import PoolScheduler
+from fairlane.core.protocols import ClassOrder, Limit
+from fairlane.core.tenants import TenantState
+from fairlane.core.values import CostWeights, Decision, Engine, Outcome, PoolSpec, PriorityClass, Request, Shed, State, Tenant, Usage
+from fairlane.errors import RULES, Reason
+
+
+class Scheduler:
+    """Decides which request runs next, which waits, and which is told at once to come back."""
+
+    def __init__(
+        self,
+        pools: Iterable[PoolSpec],
+        make_order: Callable[[PoolSpec], ClassOrder],
+        make_limit: Callable[[Engine], Limit],
+        now: float,
+        *,
+        max_queued: int = 200_000,
+        weights: CostWeights = CostWeights(),  # noqa: B008 - frozen
+    ) -> None:
+        self.pools = {p.name: PoolScheduler(p, make_order(p), make_limit, now) for p in pools}
+        self.tenants: dict[str, TenantState] = {}
+        self.weights = weights
+        self._max_queued = max_queued
+        self._decided: list[Decision] = []
+
+    def submit(self, request: Request, now: float) -> None:
+        """Takes a new request: charges its tenant's buckets and puts it into the backlog, or sheds it."""
+        request.cost = max(1, self.weights.cost(Usage(request.prompt_tokens, request.output_tokens)))
+        pool = self.pools[request.pool]
+        tenant = self._tenant(request.tenant, now)
+        shed = self._refusal(request, pool, tenant, now)
+        if shed is not None:
+            request.state = State.ENDED
+            self._decided.append(shed)
+            return
+        request.deadline = request.arrived_at + pool.queues[request.rank].spec.max_wait_s
+        tenant.charge(request, now)
+        pool.add(request, tenant)
+
+    def cancel(self, request: Request, now: float) -> None:
+        """The client of a waiting request left: it is never sent, and what it was charged is returned."""
+        if request.state is State.WAITING:
+            self.pools[request.pool].remove(request, now)
+
+    def settle(self, request: Request, usage: Usage | None, outcome: Outcome, now: float) -> None:
+        """A started request is done at its engine. `usage` is what it consumed there (None: nothing). Idempotent."""
+        if request.state is not State.RUNNING:
+            return
+        cost = self.weights.cost(usage) if usage else 0
+        self.tenants[request.tenant.name].settle(request, usage.tokens if usage else 0, now)
+        self.pools[request.pool].settle(request, cost, outcome, now)
+
+    def depart(self, request: Request) -> bool:
+        """The client has its last byte, or left: the tenant may run another. Idempotent. Returns whether one may start now."""
+        if not request.in_tenant:
+            return False
+        request.in_tenant = False
+        return self.tenants[request.tenant.name].leave()
+
+    def requeue(self, request: Request) -> None:
+        """A started request never reached its engine: it waits again in its old place, charges undone."""
+        if request.state is State.RUNNING:
+            self.depart(request)
+            self.pools[request.pool].requeue(request)
+
+    def engine_report(self, pool: str, engine: str, *, up: bool, spec: Engine | None = None) -> None:
+        """Whether an engine can be given work, and what it says of itself."""
+        places = self.pools[pool].places
+        state = places.engines.get(engine)
+        if state is None:
+            return
+        state.up = up
+        if spec is not None:
+            state.spec = spec
+            state.limit.reconfigure(spec)
+            places.reconfigure([e.spec for e in places.engines.values() if not e.leaving])
+        if places.held is state and not state.open:
+            places.release_hold()
+
+    def reclass(self, pool: str, classes: Sequence[PriorityClass]) -> None:
+        """Takes new numbers for the classes of a pool. Nothing that waits or runs is touched."""
+        scheduler = self.pools[pool]
+        for queue, spec in zip(scheduler.queues, classes, strict=True):
+            queue.spec = spec
+        scheduler.order.reconfigure(classes)
+
+    def evict_all(self, reason: Reason, now: float) -> None:
+        """Sheds everything that waits; what runs goes on."""
+        for pool in self.pools.values():
+            for queue in pool.queues:
+                for request in [r for f in queue.waiting_flows() for r in f.waiting.values()]:
+                    self._decided.append(pool.evict(request, reason, now))
+
+    def poll(self, now: float) -> Sequence[Decision]:
+        """The decisions that follow from all that was fed; each is returned once."""
+        out, self._decided = self._decided, []
+        for pool in self.pools.values():
+            pool.expire(now, out)
+            pool.dispatch(now, out)
+        return out
+
+    def wake_at(self) -> float | None:
+        """When `poll` has something to do even if nothing is fed, or None."""
+        return min((d for p in self.pools.values() if (d := p.next_deadline()) is not None), default=None)
+
+    @property
+    def queued(self) -> int:
+        """Requests waiting in all pools."""
+        return sum(p.queued for p in self.pools.values())
+
+    def _tenant(self, spec: Tenant, now: float) -> TenantState:
+        state = self.tenants.get(spec.name)
+        if state is None:
+            state = self.tenants[spec.name] = TenantState(spec, now)
+        elif state.spec is not spec:
+            state.reconfigure(spec, now)
+        return state
+
+    def _refusal(self, request: Request, pool: PoolScheduler, tenant: TenantState, now: float) -> Shed | None:
+        own = tenant.refusal(request, now)
+        if own is not None:
+            reason, bucket, wait = own
+            if bucket is None:
+                return Shed(request, reason)
+            window = bucket.rate.burst / bucket.rate.per_s
+            return Shed(request, reason, wait, max(0.0, min(wait / 2, window - wait)))
+        refused = pool.admit(request, tenant, now, self._decided)
+        if refused is None and self.queued >= self._max_queued:
+            refused = self._displace_lower(request, now)
+        if refused is None:
+            return None
+        if not RULES[refused].retryable:
+            return Shed(request, refused)
+        return pool.shed(request, pool.queues[request.rank].flow(tenant), refused, now)
+
+    def _displace_lower(self, request: Request, now: float) -> Reason | None:
+        """The global bound: the newest entry of the least urgent class gives way, if that class is below the newcomer's."""
+        queue, pool = max(((q, p) for p in self.pools.values() for q in p.queues if q.queued), key=lambda qp: qp[0].spec.rank)
+        if queue.spec.rank <= request.rank:
+            return Reason.QUEUE_FULL
+        self._decided.append(pool.evict(bounds.newest(queue), Reason.DISPLACED, now))
+        return None

@@ -1,0 +1,49 @@
+"""Names that settings use, and the code behind each.
+
+A name's module is imported when the name is first asked for, so that a start pays only for what it uses. Built-in
+names are looked up here and nowhere else.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, cast
+
+from fairlane.core.protocols import ClassOrder, Limit
+from fairlane.core.values import Engine, PriorityClass
+from fairlane.engines.adapter import Adapter
+from fairlane.errors import SettingsError
+
+ENGINE_ADAPTERS = {
+    "embedded": "fairlane.engines.llamacpp:LlamaCpp",
+    "llamacpp": "fairlane.engines.llamacpp:LlamaCpp",
+    "openai": "fairlane.engines.openai:OpenAI",
+}
+CLASS_ORDERS = {
+    "gmp": "fairlane.policies.gmp:GuaranteedMinimum",
+}
+
+ENGINE_LIMITS = {
+    "static": "fairlane.policies.static_limit:StaticLimit",
+}
+
+
+def engine_adapter(kind: str) -> Adapter:
+    """Return a new adapter for an engine of this kind; an unknown kind is a SettingsError that lists the known ones."""
+    return cast("Adapter", _load(ENGINE_ADAPTERS, kind, "engine kind")())
+
+
+def class_order(policy: str, classes: Sequence[PriorityClass]) -> ClassOrder:
+    """Return a new order of these classes by the policy; an unknown policy is a SettingsError that lists the known ones."""
+    return cast("ClassOrder", _load(CLASS_ORDERS, policy, "policy")(classes))
+
+
+def engine_limit(engine: Engine) -> Limit:
+    """Return the limit of an engine."""
+    return cast("Limit", _load(ENGINE_LIMITS, "static", "limit")(engine))
+
+
+def _load(table: dict[str, str], name: str, what: str) -> Any:  # noqa: ANN401 - each caller knows its table's type
+    if name not in table:
+        raise SettingsError([f"unknown {what} {name!r}; known: {', '.join(sorted(table))}"])
+    module, _, attribute = table[name].partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,1 @@
+"""Policies that order the classes of a pool: one file each, all behind `fairlane.core.protocols.ClassOrder`."""

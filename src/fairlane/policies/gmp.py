@@ -1,0 +1,74 @@
+"""Guaranteed minimum, priority for the rest.
+
+A total V counts all dispatched cost. A class c with minimum share m_c has a tag T_c, the total up to which its guarantee
+has been served; while T_c < V it is *owed*. Owed classes go first, by earliest virtual finish T_c + cost/m_c; what is
+left goes by rank. A request of an owed class moves T_c by cost/m_c. One of the rest moves it to at most one request
+ahead of V, so serving a class beyond its guarantee does not cost it the guarantee later.
+
+Becoming backlogged lifts T_c to V: idleness earns no credit, and debt is kept. Corrections move V and, for requests that
+were owed, T_c, but not below its value at the last lift: a refund does not become credit either.
+
+Shortfall of a continuously backlogged class: proven at most (D + 2) times the largest cost at D requests in flight,
+measured at most 2. Cost of a decision: O(classes). Source: start-time fair queueing (Goyal, Vin, Cheng 1997) at depth D
+(Jin, Chase, Kaur 2004), with the assured-rate-plus-priority rule of hierarchical link sharing.
+
+All numbers are integers: U_c = T_c·m_c is kept instead of T_c, with m_c in basis points.
+"""
+
+from collections.abc import Sequence
+
+from fairlane.core.values import BASIS_POINTS, PriorityClass, Request
+
+
+class GuaranteedMinimum:
+    """The policy `gmp`. With every share 0 it is strict priority."""
+
+    __slots__ = ("_edge", "_share", "_tag", "total")
+
+    def __init__(self, classes: Sequence[PriorityClass]) -> None:
+        self.total = 0  # V, in cost units
+        self._share = [c.min_share for c in classes]
+        self._tag = [0] * len(classes)  # U
+        self._edge = [0] * len(classes)  # U at the last lift
+
+    def enter(self, rank: int) -> None:
+        """Lifts the class's tag to V."""
+        self._tag[rank] = self._edge[rank] = max(self._tag[rank], self.total * self._share[rank])
+
+    def is_owed(self, rank: int) -> bool:
+        """Whether the class's tag is behind V."""
+        return self._tag[rank] < self.total * self._share[rank]
+
+    def order(self, heads: Sequence[Request]) -> Sequence[Request]:
+        """Owed classes by earliest virtual finish, then the others by rank."""
+        owed = [r for r in heads if self.is_owed(r.rank)]
+        if not owed:
+            return heads
+        owed.sort(key=lambda r: (self._tag[r.rank] + r.cost * BASIS_POINTS) / self._share[r.rank])
+        return owed + [r for r in heads if not self.is_owed(r.rank)]
+
+    def charge(self, request: Request) -> None:
+        """Moves V by the cost, and the class's tag as the module's text says."""
+        rank, cost = request.rank, request.cost * BASIS_POINTS
+        at_total = self.total * self._share[rank]
+        request.owed = self._tag[rank] < at_total
+        if request.owed:
+            self._tag[rank] += cost
+        else:
+            self._tag[rank] = max(self._tag[rank], at_total + cost)
+        self.total += request.cost
+
+    def correct(self, request: Request, delta: int) -> None:
+        """Moves V, and for an owed request the tag, by the difference; not below the tag's last lift."""
+        self.total += delta
+        if request.owed:
+            rank = request.rank
+            self._tag[rank] = max(self._tag[rank] + delta * BASIS_POINTS, self._edge[rank])
+
+    def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
+        """Keeps U − V·m, the debt or claim in cost units, so T becomes V + (T − V)·m_old/m_new."""
+        for c in classes:
+            shift = self.total * (c.min_share - self._share[c.rank])
+            self._tag[c.rank] += shift
+            self._edge[c.rank] += shift
+            self._share[c.rank] = c.min_share
