@@ -1,0 +1,91 @@
+"""`fairlane check FILE`: says whether the gateway would start with a file, and what follows from it."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairlane.errors import SettingsError
+from fairlane.settings import Settings, load
+
+_CLASS_COLUMNS = ("class", "min_share", "max_wait_s", "ttft_slo_s", "shed", "max_queued", "max_queued_cost", "max_running")
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:  # the only name argparse has for it
+    """Adds the command."""
+    parser = subparsers.add_parser("check", help="check a configuration file", description=__doc__)
+    parser.add_argument("file", type=Path, metavar="FILE", help="the YAML file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for other programs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints what the file means and returns 0, or prints every fault and returns 2."""
+    try:
+        settings = load(args.file)
+    except SettingsError as error:
+        print(json.dumps({"ok": False, "problems": error.problems}, ensure_ascii=False) if args.json else error)
+        return 2
+    meaning = summary(settings)
+    print(
+        json.dumps({"ok": True, "problems": [], **meaning}, ensure_ascii=False) if args.json else f"OK  {args.file}\n\n{_tables(meaning)}"
+    )
+    return 0
+
+
+def summary(settings: Settings) -> dict[str, Any]:
+    """What is configured, without a secret."""
+    anonymous = settings.anonymous
+    return {
+        "listen": settings.server.listen,
+        "admin_listen": settings.server.admin_listen,
+        "engines": [
+            {
+                "pool": pool.name,
+                "models": list(pool.aliases),
+                "engine": engine.name,
+                "kind": engine.kind,
+                "slots": pool.slots if engine.slots is None else engine.slots,
+                "token_budget": engine.token_budget,
+                "context": engine.context,
+            }
+            for pool in settings.pools
+            for engine in pool.engines
+        ],
+        "classes": [one.model_dump(include=set(_CLASS_COLUMNS)) | {"class": one.name} for one in settings.classes],
+        "tenants": [{"tenant": one.name, "class": one.class_name, "best_class": one.best_class} for one in settings.tenants],
+        "anonymous": anonymous and {"class": anonymous.class_name, "best_class": anonymous.best_class},
+    }
+
+
+def _tables(meaning: dict[str, Any]) -> str:
+    callers = f"{len(meaning['tenants'])} with keys; " + (
+        "without a key class {class}, at best {best_class}".format(**meaning["anonymous"]) if meaning["anonymous"] else "a key is required"
+    )
+    return "\n".join(
+        [
+            _table(("pool", "models", "engine", "kind", "slots", "token_budget", "context"), meaning["engines"]),
+            _table(_CLASS_COLUMNS, [one | {"max_running": _running(one["max_running"])} for one in meaning["classes"]]),
+            f"callers: {callers}",
+            f"listens on {meaning['listen']}, admin pages on {meaning['admin_listen']}",
+        ]
+    )
+
+
+def _running(limit: float | None) -> float | str | None:
+    return f"{limit:.15g} of slots" if isinstance(limit, float) else limit
+
+
+def _table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
+    cells = [list(columns), *([_cell(row[column]) for column in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "".join("  ".join(map(str.ljust, line, widths)).rstrip() + "\n" for line in cells)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
