@@ -1,0 +1,90 @@
+"""Records the pages of the real llama.cpp that the adapters' tests read: `python -m tests.engines.record`.
+
+The names carry the version of xllamacpp, so that a new version is recorded beside the old one.
+"""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairlane.engines import embedded, weights
+
+PAGES = Path(__file__).parent / "pages"
+VERSION = importlib.metadata.version("xllamacpp")
+NAMES = {"/health": "health.json", "/props": "props.json", "/v1/models": "models.json", "/metrics": "metrics.txt"}
+LOADING = "loading.json"
+
+
+def page(name: str) -> bytes:
+    """Return a recorded page."""
+    return (PAGES / f"llamacpp-{VERSION}-{name}").read_bytes()
+
+
+def get(url: str) -> tuple[int, bytes]:
+    """Return status and body of a page, whatever the status."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as answer:
+        with answer:
+            return answer.code, answer.read()
+
+
+def listening_url(pid: int) -> str:
+    """Return the URL of a process's listening socket, waiting for it a moment."""
+    for _ in range(1000):
+        opened = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        for row in rows:
+            if row[3] == "0A" and f"socket:[{row[9]}]" in opened:
+                return f"http://127.0.0.1:{int(row[1].partition(':')[2], 16)}"
+        time.sleep(0.01)
+    raise TimeoutError("the process does not listen")
+
+
+@contextlib.contextmanager
+def never_loaded() -> Iterator[Path]:
+    """Give a model whose loading never ends: a pipe that nobody writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "model.gguf"
+        os.mkfifo(model)
+        yield model
+
+
+@contextlib.contextmanager
+def loading_server() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Give a server's process and URL while it loads its model."""
+    module = [sys.executable, "-m", "fairlane.engines.embedded_server"]
+    with never_loaded() as model:
+        options = [f"--model={model}", "--name=m", "--slots=2", "--context=1024"]
+        with subprocess.Popen([*module, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            try:
+                yield process, listening_url(process.pid)
+            finally:
+                process.kill()
+
+
+async def _record() -> None:
+    model = weights.locate(None, sys.stdout)
+    engine = await embedded.start(model, name="smollm2-135m", slots=2)
+    for path, name in NAMES.items():
+        _, body = await asyncio.to_thread(get, engine.url + path)
+        where_it_was = re.escape(str(model.parent).encode())
+        (PAGES / f"llamacpp-{VERSION}-{name}").write_bytes(re.sub(where_it_was, b"/models", body))
+    await engine.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(_record())
+    with loading_server() as (_, url):
+        (PAGES / f"llamacpp-{VERSION}-{LOADING}").write_bytes(get(url + "/health")[1])
