@@ -1,0 +1,197 @@
+"""What the gateway counts about itself, as plain numbers that cost well under a microsecond to change.
+
+Counters and histograms are fed by the edge. Gauges are not kept at all: `sample` is asked for them at each scrape, so they
+cannot drift from the state that they describe. Every series exists from the start with the value 0, because a rate over a
+series that appears with its first event misses that event. Labels are closed sets (see `table`): an unknown class, pool or
+outcome is a mistake of ours and raises KeyError, an engine's odd status is the world's and counts as "other".
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fairlane.telemetry.histogram import Histogram
+from fairlane.telemetry.table import (
+    ANONYMOUS,
+    DIRECTIONS,
+    FAILURE_KINDS,
+    NO_CLASS,
+    OTHER,
+    OUTCOMES,
+    REFUSAL_STATUSES,
+    SHED_REASONS,
+    TABLE,
+    Metric,
+)
+
+if TYPE_CHECKING:
+    from fairlane.telemetry.exposition import Exposition
+
+Series = Mapping[tuple[str, ...], float | Histogram]
+Counts = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSample:
+    """One class of one pool at the moment of a scrape."""
+
+    pool: str
+    cls: str
+    backlog_requests: int = 0
+    backlog_cost: int = 0
+    running: int = 0
+    oldest_waiting_s: float = 0.0
+    min_share_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """One engine at the moment of a scrape."""
+
+    pool: str
+    engine: str
+    running: int = 0
+    slots: int = 0
+    up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All that gauges show. What it leaves out counts as 0; rows outside the configured sets make no series."""
+
+    classes: Sequence[ClassSample]
+    engines: Sequence[EngineSample]
+    tenants_running: Mapping[str, int]
+    client_connections: int
+
+
+class Metrics:
+    """Every metric of one gateway. `pools` maps a pool's name to the names of its engines."""
+
+    def __init__(
+        self, classes: Sequence[str], pools: Mapping[str, Sequence[str]], tenants: Iterable[str], sample: Callable[[], Sample]
+    ) -> None:
+        engines = [engine for names in pools.values() for engine in names]
+        callers = [*classes, NO_CLASS]
+        self._classes = tuple(classes)
+        self._engines = [(pool, engine) for pool, names in pools.items() for engine in names]
+        self._tenants = tuple(dict.fromkeys((*tenants, ANONYMOUS)))
+        self._sample = sample
+        self._requests = _zeros(callers, OUTCOMES)
+        self._shed = _zeros(callers, SHED_REASONS)
+        self._tokens = _zeros(classes, DIRECTIONS)
+        self._served = _zeros(pools, classes)
+        self._refusals = _zeros(engines, REFUSAL_STATUSES)
+        self._failures = _zeros(engines, FAILURE_KINDS)
+        self._waits = {cls: Histogram() for cls in classes}
+        self._ttfts = {cls: Histogram() for cls in classes}
+        self._totals = {cls: Histogram() for cls in classes}
+        self._exposition: Exposition | None = None
+
+    def waited(self, cls: str, seconds: float) -> None:
+        """A request of this class starts on an engine after this wait."""
+        self._waits[cls].observe(seconds)
+
+    def first_token(self, cls: str, seconds: float) -> None:
+        """The first byte of the answer's body left this long after the request arrived."""
+        self._ttfts[cls].observe(seconds)
+
+    def finished(self, cls: str, outcome: str, seconds: float) -> None:
+        """A request ended, once for each. Only completed ones of a class are timed: a fast failure must not look like a fast server."""
+        self._requests[cls][outcome] += 1
+        if outcome == "completed" and cls != NO_CLASS:
+            self._totals[cls].observe(seconds)
+
+    def shed(self, cls: str, reason: str) -> None:
+        """Say why a request was rejected or evicted, beside `finished`. Reasons of other families are no shedding: ignored."""
+        reasons = self._shed[cls]
+        if reason in reasons:
+            reasons[reason] += 1
+
+    def served(self, pool: str, cls: str, tokens_in: int, tokens_out: int, cost: int) -> None:
+        """A request that an engine worked on is settled: its real tokens, and the cost that they come to."""
+        tokens = self._tokens[cls]
+        tokens["in"] += tokens_in
+        tokens["out"] += tokens_out
+        self._served[pool][cls] += cost
+
+    def engine_refused(self, engine: str, status: int) -> None:
+        """An engine answered with an error status of its own."""
+        _count(self._refusals[engine], str(status))
+
+    def engine_failed(self, engine: str, kind: str) -> None:
+        """An engine failed without an error status; `kind` is one of `FAILURE_KINDS`."""
+        _count(self._failures[engine], kind)
+
+    def render(self) -> bytes:
+        """All metrics in the Prometheus text format 0.0.4. The library that writes it is loaded at the first scrape."""
+        if self._exposition is None:
+            from fairlane.telemetry.exposition import Exposition  # noqa: PLC0415 - loading it would delay listening by 50 ms
+
+            self._exposition = Exposition(self.collect)
+        return self._exposition.render()
+
+    def collect(self) -> Iterator[tuple[Metric, Series]]:
+        """Every row of the table with its series, all gauges from one sample."""
+        sample = self._sample()
+        series = {**self._class_gauges(sample.classes), **self._other_gauges(sample), **self._events()}
+        for metric in TABLE:
+            yield metric, series[metric.name.removeprefix("fairlane_")]
+
+    def _class_gauges(self, samples: Sequence[ClassSample]) -> dict[str, Series]:
+        known = {(row.pool, row.cls): row for row in samples}
+        places = [(pool, cls) for pool in self._served for cls in self._classes]
+        rows = [known.get(place) or ClassSample(*place) for place in places]
+        oldest = dict.fromkeys(self._classes, 0.0)
+        for row in rows:
+            oldest[row.cls] = max(oldest[row.cls], row.oldest_waiting_s)
+        return {
+            "backlog_requests": {(row.pool, row.cls): row.backlog_requests for row in rows},
+            "backlog_cost": {(row.pool, row.cls): row.backlog_cost for row in rows},
+            "running_requests": {(row.pool, row.cls): row.running for row in rows},
+            "min_share_ratio": {(row.pool, row.cls): row.min_share_ratio for row in rows},
+            "served_share_ratio": {(row.pool, row.cls): self._share(row.pool, row.cls) for row in rows},
+            "oldest_waiting_seconds": {(cls,): seconds for cls, seconds in oldest.items()},
+            "queue_wait_seconds_max": {(cls,): waits.max_s for cls, waits in self._waits.items()},
+        }
+
+    def _share(self, pool: str, cls: str) -> float:
+        served = self._served[pool]
+        return served[cls] / (sum(served.values()) or 1)
+
+    def _other_gauges(self, sample: Sample) -> dict[str, Series]:
+        known = {(row.pool, row.engine): row for row in sample.engines}
+        rows = [known.get(place) or EngineSample(*place) for place in self._engines]
+        return {
+            "engine_running_requests": {(row.pool, row.engine): row.running for row in rows},
+            "engine_slots": {(row.pool, row.engine): row.slots for row in rows},
+            "engine_up": {(row.pool, row.engine): float(row.up) for row in rows},
+            "tenant_running_requests": {(tenant,): sample.tenants_running.get(tenant, 0) for tenant in self._tenants},
+            "client_connections": {(): sample.client_connections},
+        }
+
+    def _events(self) -> dict[str, Series]:
+        return {
+            "requests_total": _flat(self._requests),
+            "shed_total": _flat(self._shed),
+            "tokens_total": _flat(self._tokens),
+            "served_cost_total": _flat(self._served),
+            "engine_refusals_total": _flat(self._refusals),
+            "engine_failures_total": _flat(self._failures),
+            "queue_wait_seconds": {(cls,): waits for cls, waits in self._waits.items()},
+            "ttft_seconds": {(cls,): ttfts for cls, ttfts in self._ttfts.items()},
+            "request_seconds": {(cls,): totals for cls, totals in self._totals.items()},
+        }
+
+
+def _zeros(outer: Iterable[str], inner: Iterable[str]) -> Counts:
+    names = tuple(inner)
+    return {key: dict.fromkeys(names, 0) for key in outer}
+
+
+def _count(counts: dict[str, int], key: str) -> None:
+    counts[key if key in counts else OTHER] += 1
+
+
+def _flat(counts: Counts) -> Series:
+    return {(outer, inner): count for outer, row in counts.items() for inner, count in row.items()}
