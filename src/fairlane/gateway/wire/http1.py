@@ -1,0 +1,390 @@
+"""The client's side of the wire: HTTP/1.1 on an asyncio transport, one task for each request.
+
+Reading. One request at a time is answered; what a client sends meanwhile is held back unparsed up to a bound, then
+reading stops. Requests that arrived in one piece may be parsed ahead, a few, and are answered in order.
+
+Refusing. Where the client may still be sending what nobody reads, the connection answers, reads on without looking for a
+short while, so that a reset does not destroy the answer on its way, and closes.
+
+Waiting. A connection owns at most one timer. It is not moved for each packet: when it fires, it looks at the time by
+which something had to happen, and sleeps again if that moved.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from fairlane.errors import RULES, Reason
+from fairlane.gateway.wire.exchange import Exchange, Refusal
+from fairlane.gateway.wire.reader import Early, Intake, OnError, Render, RequestReader
+
+__all__ = ["Exchange", "HttpServer", "Refusal", "ServerProtocol"]
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+HELD_BYTES = 64 * 1024  # pipelined bytes kept while a request runs; beyond it reading stops
+DISCARD_BYTES = 64 * 1024 * 1024  # what a connection swallows unread at most
+LINGER_S = 2.0  # how long a refused client may go on sending
+SEND_BUFFER_BYTES = 256 * 1024  # a client's unsent bytes before its source is paused; a quarter of it resumes
+FAREWELL_S = 1.0  # what cut connections and their tasks get to end at shutdown
+CLOCK_S = 0.002  # the loop's clock counts milliseconds
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
+SPARE_CONNECTIONS = 256  # connections beyond the limit that are told so; more are cut off
+
+Serve = Callable[[Exchange], Awaitable[None]]
+
+
+class HttpServer:
+    """The limits, the callables and the open connections of one listener; `protocol` is the factory for `create_server`.
+
+    It is made inside the running loop. `serve` answers one exchange. `early` sees an exchange without its body and may
+    refuse it. `render(status, reason, message)` gives header lines and body of the refusals made here. `on_error` gets
+    what `serve` or `early` raises by mistake.
+    """
+
+    def __init__(
+        self,
+        serve: Serve,
+        *,
+        render: Render,
+        early: Early,
+        on_error: OnError,
+        max_body_bytes: int,
+        max_connections: int,
+        max_header_bytes: int = 32768,
+        header_s: float = 30.0,
+        body_s: float = 60.0,
+        keep_alive_s: float = 75.0,
+        stall_s: float = 60.0,
+    ) -> None:
+        self.serve = serve
+        self.intake = Intake(early, render, on_error, max_body_bytes=max_body_bytes, max_header_bytes=max_header_bytes)
+        self.max_connections = max_connections
+        self.header_s = header_s
+        self.body_s = body_s
+        self.keep_alive_s = keep_alive_s
+        self.stall_s = stall_s
+        self.connections: set[ServerProtocol] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.closing = False
+        self.loop = asyncio.get_running_loop()
+        self._all_closed: asyncio.Future[None] | None = None
+
+    def protocol(self) -> "ServerProtocol":
+        """Make the protocol of one new connection."""
+        return ServerProtocol(self)
+
+    def forget(self, connection: "ServerProtocol") -> None:
+        """Drop a lost connection."""
+        self.connections.discard(connection)
+        if not self.connections and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+    async def close(self, drain_s: float) -> None:
+        """Close idle connections now and the others after their present exchange; cut off what is left after `drain_s`.
+
+        Stopping to listen is the caller's. Then the tasks of cut exchanges get a last moment to clean up.
+        """
+        self.closing = True
+        self._all_closed = self.loop.create_future()
+        for connection in list(self.connections):
+            connection.retire()
+        if self.connections:
+            await asyncio.wait([self._all_closed], timeout=drain_s)
+        for connection in list(self.connections):
+            connection.transport.abort()
+        if self.connections:
+            await asyncio.wait([self._all_closed], timeout=FAREWELL_S)
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=FAREWELL_S)
+
+
+class ServerProtocol(asyncio.Protocol):
+    """One client connection: runs its requests in order and closes when it is time to."""
+
+    __slots__ = (
+        "_current",
+        "_deadline",
+        "_discarded",
+        "_drained",
+        "_held",
+        "_lingering",
+        "_peer",
+        "_reader",
+        "_server",
+        "_stalled_bytes",
+        "_timer",
+        "_timer_at",
+        "lost",
+        "paused",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._reader = RequestReader(server.intake, self._open_exchange)
+        self._peer = ""
+        self._current: Exchange | None = None
+        self._held = bytearray()  # arrived while a request runs, not parsed yet
+        self._lingering = False
+        self._discarded = 0
+        self._drained: asyncio.Future[None] | None = None
+        self._stalled_bytes = 0
+        self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self.lost = False
+        self.paused = False
+
+    # What the transport tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection in, or refuse it where there are too many."""
+        server = self._server
+        self.transport = transport = cast("asyncio.Transport", transport)
+        transport.set_write_buffer_limits(SEND_BUFFER_BYTES, SEND_BUFFER_BYTES // 4)
+        server.connections.add(self)
+        if len(server.connections) > server.max_connections:
+            self._turn_away()
+            return
+        peer = transport.get_extra_info("peername")
+        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self._watch(server.header_s)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what comes, unless a request is running or nothing more is wanted."""
+        if self._reader.deaf:
+            self._discard(len(data))
+        elif self._current is not None:
+            self._hold(data)
+        else:
+            self._reader.feed(data)
+            self._advance()
+
+    def eof_received(self) -> None:
+        """Let the transport close: a half-closed connection cannot be told from a client that has left."""
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why does not matter
+        """Cancel the running exchange, exactly once, and let go of everything."""
+        self.lost = True
+        self._server.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        current, self._current = self._current, None
+        if current is not None and current.task is not None:
+            current.task.cancel()
+        self._wake_drained()
+        self._reader.complete.clear()
+        self._reader.incoming = None
+        self._held.clear()
+
+    def pause_writing(self) -> None:
+        """Stop the source of the running answer: the client reads more slowly than it comes."""
+        self.paused = True
+        self._stalled_bytes = self.transport.get_write_buffer_size()
+        self._watch(self._server.stall_s)
+        current = self._current
+        if current is not None and current.flow is not None:
+            current.flow.pause()
+
+    def resume_writing(self) -> None:
+        """Let the source go on, or wake who waits for the last byte to leave."""
+        self.paused = False
+        if self._drained is not None:
+            self._wake_drained()
+            self.transport.set_write_buffer_limits(SEND_BUFFER_BYTES, SEND_BUFFER_BYTES // 4)
+        current = self._current
+        if current is None:
+            self._watch(self._server.keep_alive_s)
+        elif current.flow is not None:
+            current.flow.resume()
+
+    def _wake_drained(self) -> None:
+        if self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
+
+    # What an exchange asks for.
+
+    def ended(self, exchange: Exchange) -> None:
+        """Go on to the next request, or close where this was the last."""
+        self._current = None
+        reader = self._reader
+        if not exchange.keep_alive or self._server.closing:
+            self._close()
+        elif reader.complete or self._held or reader.incoming is not None:
+            self._server.loop.call_soon(self._advance)
+        elif not self.paused:
+            self._watch(self._server.keep_alive_s)
+
+    def broke(self, exchange: Exchange) -> None:
+        """Close after what was written has left; where closing would look like the end, reset instead."""
+        self._current = None
+        if exchange.ends_by_close:
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            self.transport.abort()
+        else:
+            self._close()
+
+    async def drained(self) -> None:
+        """Return once the send buffer is empty or the connection lost: meanwhile any unsent byte counts as a full buffer."""
+        if self.lost or not self.transport.get_write_buffer_size():
+            return
+        if self._drained is None:
+            self._drained = self._server.loop.create_future()
+            self.transport.set_write_buffer_limits(0, 0)
+        await asyncio.shield(self._drained)
+
+    def retire(self) -> None:
+        """Close now if idle, else after the present exchange."""
+        incoming = self._reader.incoming
+        if self._current is None and incoming is None and not self._reader.complete:
+            self._close()
+        elif self._current is not None:
+            self._current.keep_alive = False
+
+    # Running.
+
+    def _open_exchange(self) -> Exchange:
+        return Exchange(self, self._peer)
+
+    def _advance(self) -> None:
+        """Start the next complete request; with none left, parse what was held back."""
+        reader = self._reader
+        while self._current is None and not self.transport.is_closing():
+            if reader.complete:
+                self._begin(reader.complete.pop(0))
+            elif self._held and not reader.deaf:
+                held = bytes(self._held)
+                self._held.clear()
+                self.transport.resume_reading()
+                reader.feed(held)
+            else:
+                self._await_rest()
+                return
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._current = exchange
+        if self._server.closing:
+            exchange.keep_alive = False
+        if exchange.refusal is not None:
+            exchange.respond(*exchange.refusal)
+            return
+        task = exchange.task = self._server.loop.create_task(self._run(exchange))
+        self._server.tasks.add(task)
+        task.add_done_callback(self._server.tasks.discard)
+
+    async def _run(self, exchange: Exchange) -> None:
+        """Serve one exchange; whatever goes wrong, the client gets an answer or sees the connection break."""
+        try:
+            await self._server.serve(exchange)
+        except Exception as error:  # noqa: BLE001 - the last resort of every request
+            self._server.intake.on_error(exchange, error)
+        finally:
+            if not exchange.finished and not self.lost:
+                self._unanswered(exchange)
+
+    def _unanswered(self, exchange: Exchange) -> None:
+        if exchange.started:
+            exchange.abort()
+            return
+        exchange.keep_alive = False
+        exchange.respond(*self._server.intake.refusal(500, Reason.INTERNAL, RULES[Reason.INTERNAL].text))
+
+    def _await_rest(self) -> None:
+        """Nothing can be started: give the client its time for the rest of a message, or for the next one."""
+        reader, server = self._reader, self._server
+        if reader.continue_due:
+            reader.continue_due = False
+            self.transport.write(CONTINUE)
+        if self.paused or reader.incoming is None:
+            return
+        if reader.head_seen:
+            self._watch(server.body_s)
+        elif not reader.timed:
+            reader.timed = True
+            self._watch(server.header_s)
+
+    def _hold(self, data: bytes) -> None:
+        """Keep pipelined bytes for later. With too many reading stops, and only a failed write shows that the client left."""
+        self._held += data
+        if len(self._held) > HELD_BYTES:
+            self.transport.pause_reading()
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded <= DISCARD_BYTES:
+            return
+        if self._current is None:
+            self.transport.close()
+        else:
+            self.transport.pause_reading()
+
+    # Closing.
+
+    def _turn_away(self) -> None:
+        """Answer a connection beyond the limit without reading it; far beyond the limit cut it off."""
+        server = self._server
+        if len(server.connections) > server.max_connections + SPARE_CONNECTIONS:
+            self.transport.abort()
+            return
+        self._reader.deaf = self._reader.unread = True
+        exchange = Exchange(self, "")
+        exchange.refusal = server.intake.refusal(503, Reason.NO_ENGINE, "Too many connections are open.")
+        self._begin(exchange)
+
+    def _close(self) -> None:
+        """Close once what was written has left. A client that may still be sending gets a while to notice the answer."""
+        if self.transport.is_closing():
+            return
+        if self._reader.unread and not self._lingering:
+            self._lingering = True
+            self.transport.write_eof()
+            self._watch(LINGER_S)
+            return
+        self._reader.deaf = True
+        self.transport.close()
+        self._watch(self._server.stall_s)
+
+    # Waiting.
+
+    def _watch(self, span_s: float) -> None:
+        """Set the time by which the present state must have ended; the timer moves only if it would fire too late."""
+        loop = self._server.loop
+        self._deadline = deadline = loop.time() + span_s
+        if self._timer is not None:
+            if self._timer_at <= deadline:
+                return
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = loop.call_at(deadline, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        if self._current is not None and not self.paused:
+            return  # a running request has no limit here; its end sets the next
+        loop = self._server.loop
+        if loop.time() + CLOCK_S < self._deadline:
+            self._timer_at = self._deadline
+            self._timer = loop.call_at(self._deadline, self._check)
+        else:
+            self._overdue()
+
+    def _overdue(self) -> None:
+        """End a connection that has not moved for as long as it may."""
+        transport = self.transport
+        unsent = transport.get_write_buffer_size()
+        if self.paused and unsent < self._stalled_bytes:
+            self._stalled_bytes = unsent
+            self._watch(self._server.stall_s)
+        elif self._reader.incoming is not None and not self.paused:
+            self._reader.time_out()
+            self._advance()
+        elif unsent or transport.is_closing():
+            transport.abort()
+        else:
+            transport.close()
