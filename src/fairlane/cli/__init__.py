@@ -1,0 +1,28 @@
+"""The command line: the only place where the parts of the product meet."""
+
+import argparse
+import sys
+from importlib import import_module
+
+from fairlane import __version__
+from fairlane.errors import FairlaneError
+
+COMMANDS = ("serve", "check", "hash_key")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and returns its exit code: 0 done, 1 failed, 2 wrong use or configuration."""
+    parser = argparse.ArgumentParser(prog="fairlane", description="Admission and scheduling gateway for LLM inference.")
+    parser.add_argument("--version", action="version", version=f"fairlane {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        import_module(f"fairlane.cli.{name}").add_parser(commands)
+    args = parser.parse_args(argv)
+    try:
+        code: int = args.run(args)
+    except FairlaneError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return code

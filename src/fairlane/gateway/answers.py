@@ -1,0 +1,70 @@
+"""The answers that Fairlane itself gives: error objects, and the headers that tell a client when to come back."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from math import ceil
+
+import orjson
+
+from fairlane.core.tenants import Allowance
+from fairlane.errors import RULES, Reason, Refused
+from fairlane.gateway.wire.exchange import Refusal
+
+JSON = b"content-type: application/json\r\n"
+
+
+def error_body(reason: Reason, message: str, param: str | None = None) -> bytes:
+    """OpenAI's error object."""
+    error = {"message": message, "type": RULES[reason].error_type, "param": param, "code": reason.value}
+    return orjson.dumps({"error": error})
+
+
+def refusal(refused: Refused, more: bytes = b"") -> Refusal:
+    """Status, header lines and body of a refusal, with the lines `more` added."""
+    rule = refused.rule
+    lines = b"%b%bx-fairlane-reason: %b\r\n%b" % (JSON, more, refused.reason.value.encode(), retry_lines(refused))
+    if rule.status == RULES[Reason.INVALID_API_KEY].status:
+        lines += b"www-authenticate: Bearer\r\n"
+    return rule.status, lines, error_body(refused.reason, str(refused), refused.param)
+
+
+def retry_lines(refused: Refused) -> bytes:
+    """When to come back, rounded up and never below one second; or that coming back cannot help."""
+    if not refused.rule.retryable:
+        return b"x-should-retry: false\r\n"
+    wait = max(1.0, refused.retry_after_s or 1.0)
+    seconds = ceil(wait)
+    return b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (seconds, max(1000, ceil(wait * 1000)))
+
+
+@lru_cache(maxsize=4096)
+def go_duration(milliseconds: int) -> bytes:
+    """A duration as Go prints it and OpenAI's headers carry it: 250ms, 7.66s, 6m0s, 1h2m3s."""
+    if milliseconds < 1000:
+        return b"%dms" % milliseconds
+    minutes, ms = divmod(milliseconds, 60_000)
+    seconds = f"{ms / 1000:g}s".encode()
+    if not minutes:
+        return seconds
+    hours, minutes = divmod(minutes, 60)
+    return b"%dm%b" % (minutes, seconds) if not hours else b"%dh%dm%b" % (hours, minutes, seconds)
+
+
+def allowance_lines(allowances: Iterable[tuple[bytes, Allowance | None]]) -> bytes:
+    """The `x-ratelimit-*` lines of the limits that there are; pairs of `requests` or `tokens` and what is left."""
+    return b"".join(
+        b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n"
+        % (kind, a.limit, kind, a.remaining, kind, go_duration(ceil(a.reset_s * 1000)))
+        for kind, a in allowances
+        if a is not None
+    )
+
+
+def models_body(models: Iterable[str]) -> bytes:
+    """OpenAI's list of models."""
+    return orjson.dumps({"object": "list", "data": [{"id": m, "object": "model", "created": 0, "owned_by": "fairlane"} for m in models]})
+
+
+def model_body(model: str) -> bytes:
+    """OpenAI's description of one model."""
+    return orjson.dumps({"id": model, "object": "model", "created": 0, "owned_by": "fairlane"})

@@ -1,0 +1,235 @@
+"""The gateway put together: settings in, a running service out."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+import traceback
+from collections.abc import Coroutine
+from typing import Any
+
+from fairlane import plugins
+from fairlane.core.scheduler import Scheduler
+from fairlane.core.values import CostWeights
+from fairlane.errors import EngineError, Reason, Refused
+from fairlane.gateway import answers, embedded
+from fairlane.gateway.admission import Admission
+from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS
+from fairlane.gateway.identity import Caller, Identities
+from fairlane.gateway.links import EngineLink
+from fairlane.gateway.proxy import Model, Proxy
+from fairlane.gateway.trail import Trail
+from fairlane.gateway.view import View
+from fairlane.gateway.wire.exchange import Exchange, Refusal
+from fairlane.gateway.wire.http1 import HttpServer
+from fairlane.settings import Settings, class_specs, pool_specs
+from fairlane.telemetry.log import Log
+from fairlane.telemetry.metrics import Metrics
+
+BACKLOG = 2048  # connections that the kernel keeps while the loop is busy
+FLUSH_S = 0.25  # between two writes of the log
+REQUEST_ID_MAX = 128
+_METERED = {route.path: route for route in (CHAT, COMPLETIONS, EMBEDDINGS)}
+_MODELS = "/v1/models"
+
+
+class Gateway:
+    """One gateway process. `start` listens, `stop` drains."""
+
+    def __init__(self, settings: Settings, log: Log) -> None:
+        self.settings = settings
+        self.log = log
+        self.loop = asyncio.get_running_loop()
+        self._specs = {spec.name: spec for spec in pool_specs(settings)}
+        self.scheduler = Scheduler(
+            self._specs.values(),
+            lambda spec: plugins.class_order(spec.policy, spec.classes),
+            plugins.engine_limit,
+            time.monotonic(),
+            max_queued=settings.backlog.max_queued,
+            weights=CostWeights(settings.scheduling.input_weight, settings.scheduling.output_weight),
+        )
+        self.admission = Admission(self.scheduler, self.loop)
+        self.links = {
+            (pool.name, engine.name): EngineLink(pool.name, engine, spec, self._engine_changed, log)
+            for pool in settings.pools
+            for engine, spec in zip(pool.engines, self._specs[pool.name].engines, strict=True)
+        }
+        classes = tuple(c.name for c in settings.classes)
+        self.view = View(self)
+        self.metrics = Metrics(
+            classes,
+            {pool.name: [engine.name for engine in pool.engines] for pool in settings.pools},
+            [tenant.name for tenant in settings.tenants],
+            self.view.sample,
+        )
+        self._models = {alias: Model(pool.name, name) for pool in settings.pools for alias, name in pool.aliases.items()}
+        self._identities = Identities(settings)
+        self._proxy = Proxy(self._identities, self._models, classes, links=self.links, admission=self.admission, metrics=self.metrics)
+        self.http = HttpServer(
+            self._serve,
+            render=_render,
+            early=self._early,
+            on_error=self._failed,
+            max_body_bytes=settings.server.max_body_bytes,
+            max_connections=settings.server.max_connections,
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> tuple[str, int]:
+        """Listens for clients and begins to watch the engines. Returns the address."""
+        for link in self.links.values():
+            if link.settings.url is not None:
+                link.connect_to(link.settings.url)
+            self.run(link.watch())
+        self.run(self._flush_log())
+        host, port = self.settings.server.listen_address
+        try:
+            self._server = await self.loop.create_server(self.http.protocol, host, port, backlog=BACKLOG)
+        except OSError as error:
+            raise EngineError(f"cannot listen on {self.settings.server.listen}: {error.strerror or error}") from None
+        address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
+        return address
+
+    async def first_probes(self) -> None:
+        """Returns when every engine has been started and asked once; EngineError if an embedded one cannot be started."""
+        for link in self.links.values():
+            if link.settings.kind == "embedded":
+                model = next(model.engine_name for model in self._models.values() if model.pool == link.pool)
+                engine = await embedded.start(link, model, self.log)
+                self.run(embedded.keep(link, model, engine, self.log))
+        await asyncio.gather(*(link.probed.wait() for link in self.links.values()))
+
+    def pool_slots(self) -> dict[str, int]:
+        """Requests that each pool runs at once, as far as is known."""
+        return {name: sum(link.spec.slots for link in self.links.values() if link.pool == name) for name in self._specs}
+
+    async def stop(self) -> None:
+        """Refuses new requests, lets waiting and running ones end within `drain_s`, sheds the rest."""
+        self.admission.draining = True
+        drain_s = self.settings.server.drain_s
+        if self._server is not None:
+            self._server.close()
+        closing = self.loop.create_task(self.http.close(drain_s))
+        done, _ = await asyncio.wait([closing], timeout=max(0.0, drain_s - 0.1))
+        if not done:
+            self.admission.evict_all(Reason.DRAINING)
+        await closing
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for link in self.links.values():
+            if link.connections is not None:
+                link.connections.close()
+        self.log.flush()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something for as long as the gateway lives; should it end by a mistake of ours, that is logged."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.log.error("internal_error", error=repr(error), where=_place(error))
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether requests can be served now, and why not."""
+        if self.admission.draining:
+            return False, "draining"
+        down = [pool for pool in self._specs if not any(link.up for link in self.links.values() if link.pool == pool)]
+        return (False, f"no engine of pool {down[0]} is up") if down else (True, "ok")
+
+    async def _serve(self, exchange: Exchange) -> None:
+        """Answers one request and tells of it, whatever happens."""
+        trail = Trail(_request_id(exchange), time.monotonic())
+        caller: Caller | None = None
+        try:
+            caller = self._check(exchange, trail)
+            if exchange.path.startswith(_MODELS):
+                self._list_models(exchange, caller, trail)
+            else:
+                await self._proxy.serve(exchange, _METERED[exchange.path.rstrip("/")], caller, trail)
+        except Refused as refused:
+            trail.refuse(refused)
+            lines = self._proxy.answer_lines(caller, trail) if caller else b"x-request-id: %b\r\n" % trail.request_id.encode()
+            exchange.respond(*answers.refusal(refused, lines))
+        except asyncio.CancelledError:
+            trail.outcome = "cancelled"
+            raise
+        finally:
+            trail.tell(exchange, time.monotonic(), self.metrics, self.log if self.settings.server.access_log else None)
+
+    def _early(self, exchange: Exchange) -> Refusal | None:
+        """Refuses before the body is read: wrong path, method or key."""
+        try:
+            self._check(exchange, None)
+        except Refused as refused:
+            trail = Trail(_request_id(exchange), time.monotonic())
+            trail.refuse(refused)
+            trail.tell(exchange, trail.arrived_at, self.metrics, self.log if self.settings.server.access_log else None)
+            more = b"x-request-id: %b\r\n" % trail.request_id.encode()
+            return answers.refusal(refused, more)
+        return None
+
+    def _check(self, exchange: Exchange, trail: Trail | None) -> Caller:
+        """The caller of an acceptable request, or `Refused`."""
+        path = exchange.path.rstrip("/")
+        is_models = path == _MODELS or path.startswith(_MODELS + "/")
+        if not is_models and path not in _METERED:
+            raise Refused(Reason.NOT_FOUND)
+        if exchange.method not in (("GET", "HEAD") if is_models else ("POST",)):
+            raise Refused(Reason.METHOD_NOT_ALLOWED)
+        caller = self._identities.identify(exchange)
+        if trail is not None:
+            trail.caller = caller.label
+        return caller
+
+    def _list_models(self, exchange: Exchange, caller: Caller, trail: Trail) -> None:
+        models = [m for m in self._models if caller.may_use(m)]
+        wanted = exchange.path.rstrip("/").removeprefix(_MODELS).lstrip("/")
+        if wanted and wanted not in models:
+            raise Refused(Reason.MODEL_NOT_FOUND)
+        trail.status, trail.outcome = 200, "completed"
+        body = answers.model_body(wanted) if wanted else answers.models_body(models)
+        exchange.respond(200, answers.JSON + self._proxy.answer_lines(caller, trail), body)
+
+    def _engine_changed(self, link: EngineLink) -> None:
+        """An engine came, went, or told its size: fractions of the pool's slots are taken anew."""
+        self.scheduler.engine_report(link.pool, link.name, up=link.up, spec=link.spec)
+        slots = sum(other.spec.slots for other in self.links.values() if other.pool == link.pool)
+        self.scheduler.reclass(link.pool, class_specs(self.settings, slots))
+        self.admission.pump()
+
+    def _failed(self, exchange: Exchange, error: Exception) -> None:
+        """A mistake of ours: it is logged with its place, and the client gets a plain 500."""
+        self.log.error("internal_error", path=exchange.path[:64], error=type(error).__name__, where=_place(error))
+
+    async def _flush_log(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            self.log.flush()
+
+
+def _place(error: BaseException) -> str:
+    """File and line in which an exception was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _render(_status: int, reason: Reason, message: str) -> tuple[bytes, bytes]:
+    """Header lines and body of a refusal that the wire makes; the status is its own where it knows better than the table."""
+    _, lines, body = answers.refusal(Refused(reason, message))
+    return lines, body
+
+
+def _request_id(exchange: Exchange) -> str:
+    """The client's id if it is short and plain, else a new one."""
+    given = exchange.headers.get(b"x-request-id")
+    if given is not None and len(given) <= REQUEST_ID_MAX and given.isascii():
+        text = given.decode("ascii")
+        if text.replace("-", "").replace("_", "").replace(".", "").replace(":", "").isalnum():
+            return text
+    return "req_" + secrets.token_hex(12)

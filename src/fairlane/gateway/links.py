@@ -1,0 +1,146 @@
+"""The gateway's end of each engine: its connections, its health, and what it is told at the head of a request.
+
+Health comes from use and from probes. An engine that cannot be reached is taken out at once, and so is one that breaks
+off `FAILURES_MAX` requests in a row. A probe that answers brings it back; probes of an engine that is out come quickly at
+first, so that a restart costs seconds.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+
+from fairlane import plugins
+from fairlane.core.values import Engine
+from fairlane.engines.adapter import Report
+from fairlane.engines.address import Address, parse
+from fairlane.gateway.wire.upstream import ConnectFailed, EnginePool, UpstreamConnection, fetch
+from fairlane.settings import EngineSettings
+from fairlane.telemetry.log import Log
+
+SLOTS_BY_DEFAULT = 16  # where neither the settings nor the engine says
+FAILURES_MAX = 5  # requests broken off in a row
+PROBE_FIRST_S = 0.2  # after an engine went out; doubles up to its `probe_s`
+PROBE_TIMEOUT_S = 5.0
+
+Notify = Callable[["EngineLink"], None]
+
+
+class EngineLink:
+    """One engine. `notify` is called when `up` or `spec` has changed."""
+
+    def __init__(self, pool: str, settings: EngineSettings, spec: Engine, notify: Notify, log: Log) -> None:
+        self.pool = pool
+        self.name = settings.name
+        self.settings = settings
+        self.spec = spec
+        self.up = False
+        self.connections: EnginePool | None = None
+        self._address: Address | None = None
+        self._adapter = plugins.engine_adapter(settings.kind)
+        self._notify = notify
+        self._log = log
+        self._heads: dict[str, bytes] = {}
+        self._failures = 0
+        self._problem: str | None = None
+        self._probe_soon = asyncio.Event()
+        self.probed = asyncio.Event()  # set after the first round of probes
+
+    def connect_to(self, url: str) -> None:
+        """Takes the engine's address, at the start or after the embedded engine was started anew."""
+        if self.connections is not None:
+            self.connections.close()
+        self._address = address = parse(url)
+        tls = ssl.create_default_context() if address.tls else None
+        self.connections = EnginePool(address.host, address.port, tls, connect_s=self.settings.connect_s, authority=address.authority)
+        self._heads.clear()
+        self._probe_soon.set()
+
+    def disconnect(self, problem: str) -> None:
+        """The engine is known to be gone."""
+        if self.connections is not None:
+            self.connections.close()
+            self.connections = None
+        self._set_up(Report(healthy=False, problem=problem))
+
+    def head(self, path: str) -> bytes:
+        """The first lines of a request to this path, the same for each request; only for an engine with an address."""
+        return self._heads[path] if path in self._heads else self._make_head(path)
+
+    async def connect(self) -> UpstreamConnection:
+        """A connection, kept or new; raises `ConnectFailed`."""
+        if self.connections is None:
+            raise ConnectFailed("closed")
+        return self.connections.acquire() or await self.connections.connect()
+
+    def succeeded(self) -> None:
+        """The engine gave a whole answer."""
+        self._failures = 0
+
+    def broke(self) -> None:
+        """The engine broke off a request."""
+        self._failures += 1
+        if self._failures >= FAILURES_MAX:
+            self.unreachable(f"broke off {self._failures} requests in a row")
+
+    def unreachable(self, problem: str) -> None:
+        """The engine gets no more work until a probe succeeds."""
+        self._failures = 0
+        self._set_up(Report(healthy=False, problem=problem))
+        self._probe_soon.set()
+
+    async def watch(self) -> None:
+        """Probes for ever."""
+        wait = PROBE_FIRST_S
+        while True:
+            await self._probe()
+            wait = self.settings.probe_s if self.up else min(2 * wait, self.settings.probe_s)
+            was_up = self.up
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._probe_soon.wait()
+            self._probe_soon.clear()
+            if was_up and not self.up:
+                wait = PROBE_FIRST_S
+                await asyncio.sleep(wait)
+
+    def _make_head(self, path: str) -> bytes:
+        address = self._address
+        if address is None:
+            raise ConnectFailed("closed")
+        line = f"POST {address.base_path}{path} HTTP/1.1\r\nhost: {address.authority}\r\n".encode()
+        head = self._heads[path] = line + self._key_line() + b"content-type: application/json\r\n"
+        return head
+
+    def _key_line(self) -> bytes:
+        key = self.settings.api_key
+        return f"authorization: Bearer {key}\r\n".encode("latin-1") if key else b""
+
+    async def _probe(self) -> None:
+        connections, address = self.connections, self._address
+        if connections is None or address is None:
+            return
+        answers = [
+            await fetch(connections, address.base_path + path, self._key_line(), timeout_s=PROBE_TIMEOUT_S) for path in self._adapter.probes
+        ]
+        if connections is self.connections:
+            self._set_up(self._adapter.read(answers))
+            self.probed.set()
+
+    def _set_up(self, report: Report) -> None:
+        slots = self.spec.slots
+        context = self.spec.context
+        if report.healthy:
+            slots = slots or report.slots or SLOTS_BY_DEFAULT
+            context = context or report.context
+        spec = replace(self.spec, slots=slots, context=context)
+        if report.healthy != self.up or report.problem != self._problem:
+            level = self._log.info if report.healthy and report.problem is None else self._log.warning
+            level("engine_up" if report.healthy else "engine_down", engine=self.name, slots=slots, problem=report.problem)
+            if report.healthy and report.slots is not None and slots > report.slots:
+                self._log.warning("engine_slots", engine=self.name, configured=slots, reported=report.slots)
+        changed = report.healthy != self.up or spec != self.spec
+        self.up, self.spec, self._problem = report.healthy, spec, report.problem
+        if changed:
+            self._notify(self)

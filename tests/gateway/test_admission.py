@@ -1,0 +1,217 @@
+"""Admission on an event loop: whatever is cancelled, whenever, nothing is lost and nothing is freed twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from fairlane.core.values import Engine, Outcome, PriorityClass, Tenant, Usage
+from fairlane.errors import Reason, Refused
+from fairlane.gateway.admission import Admission, Lease
+from tests.core.world import make, request
+
+CLASSES = (PriorityClass("only", 0, max_queued=100, max_wait_s=30.0, retry_after_min_s=2.0),)
+TENANT = Tenant("t", max_running=3)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Runs a test's coroutine on the loop that production uses."""
+    uvloop.run(work)
+
+
+def admission(slots: int = 1, classes: tuple[PriorityClass, ...] = CLASSES) -> Admission:
+    """An admission over one engine."""
+    return Admission(make((Engine("e", slots),), classes), asyncio.get_running_loop())
+
+
+def assert_idle(front: Admission) -> None:
+    """Every counter is back at zero."""
+    pool = front.scheduler.pools["main"]
+    assert front.leases == {}
+    assert (pool.queued, pool.places.running) == (0, 0)
+    assert all(t.running == t.queued == 0 for t in front.scheduler.tenants.values())
+
+
+async def steps(count: int) -> None:
+    """Lets the loop go round so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def use(front: Admission, work: Callable[[Lease], Awaitable[None]]) -> None:
+    """One request from arrival to its end."""
+    async with front.admit(request(TENANT, 0, front.time())) as lease:
+        await work(lease)
+
+
+async def answer(lease: Lease) -> None:
+    """An engine's answer in three pieces, settled before the client has the last one."""
+    await steps(3)
+    lease.settle(Usage(100, 20), Outcome.COMPLETED)
+    await steps(2)
+
+
+async def bounce(lease: Lease) -> None:
+    """The engine was not reached the first time."""
+    await steps(1)
+    await lease.again()
+    await answer(lease)
+
+
+@pytest.mark.parametrize("work", [answer, bounce])
+@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("moment", range(24))
+def test_cancellation_at_every_step_leaves_nothing(moment: int, victim: int, work: Callable[[Lease], Awaitable[None]]) -> None:
+    """Of three requests for one slot, one is cancelled after each possible number of steps; the others are served."""
+
+    async def scenario() -> None:
+        front = admission()
+        tasks = [asyncio.create_task(use(front, work)) for _ in range(3)]
+        await steps(moment)
+        tasks[victim].cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(r is None for i, r in enumerate(results) if i != victim)
+        assert_idle(front)
+
+    run(scenario())
+
+
+def test_release_and_cancel_in_the_same_tick_lose_no_place() -> None:
+    """The holder ends and the waiter is cancelled in one tick, in random order; the next is admitted at once (FC-05)."""
+
+    async def scenario() -> None:
+        front = admission()
+        dice = random.Random(5)
+        for _ in range(500):
+            release = asyncio.Event()
+
+            async def hold(_: Lease, release: asyncio.Event = release) -> None:
+                await release.wait()
+
+            holder = asyncio.create_task(use(front, hold))
+            await steps(2)
+            waiter = asyncio.create_task(use(front, answer))
+            await steps(dice.randint(1, 3))
+            actions: list[Callable[[], object]] = [release.set, waiter.cancel]
+            dice.shuffle(actions)
+            for act in actions:
+                act()
+            await steps(dice.randint(0, 2))
+            await asyncio.wait_for(use(front, answer), 1)
+            await asyncio.gather(holder, waiter, return_exceptions=True)
+            assert_idle(front)
+
+    run(scenario())
+
+
+def test_waiters_are_served_in_order_after_cancellations() -> None:
+    """Cancelling some of the waiting requests keeps the order of the others."""
+
+    async def scenario() -> None:
+        front = admission()
+        order: list[int] = []
+
+        async def note(number: int) -> None:
+            async def work(lease: Lease) -> None:
+                order.append(number)
+                await answer(lease)
+
+            await use(front, work)
+
+        tasks = [asyncio.create_task(note(number)) for number in range(12)]
+        await steps(2)
+        for number in (1, 4, 11):
+            tasks[number].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert order == [0, 2, 3, 5, 6, 7, 8, 9, 10]
+        assert_idle(front)
+
+    run(scenario())
+
+
+def test_the_wait_ends_at_its_limit_without_any_other_event() -> None:
+    """A request that waited `max_wait_s` is refused by the timer alone, with a time to come back."""
+
+    async def scenario() -> None:
+        front = admission(classes=(PriorityClass("only", 0, max_wait_s=0.02, retry_after_min_s=2.0),))
+        release = asyncio.Event()
+
+        async def hold(_: Lease) -> None:
+            await release.wait()
+
+        holder = asyncio.create_task(use(front, hold))
+        await steps(2)
+        with pytest.raises(Refused) as refused:
+            await asyncio.wait_for(use(front, answer), 5)
+        assert refused.value.reason is Reason.WAIT_EXPIRED
+        assert refused.value.retry_after_s is not None
+        assert 2.0 <= refused.value.retry_after_s <= 4.0
+        release.set()
+        await holder
+        assert_idle(front)
+
+    run(scenario())
+
+
+def test_place_is_free_with_the_engines_last_byte_and_the_tenants_with_the_clients() -> None:
+    """After `settle` another tenant may use the slot, but a tenant at its `max_running` waits until the client has all."""
+
+    async def scenario() -> None:
+        front = admission(slots=5)
+        read = asyncio.Event()
+
+        async def slow_reader(lease: Lease) -> None:
+            lease.settle(Usage(100, 20), Outcome.COMPLETED)
+            await read.wait()
+
+        readers = [asyncio.create_task(use(front, slow_reader)) for _ in range(3)]
+        await steps(3)
+        assert front.scheduler.pools["main"].places.running == 0
+        waiting = asyncio.create_task(use(front, answer))
+        await steps(5)
+        assert not waiting.done()
+        read.set()
+        await asyncio.gather(waiting, *readers)
+        assert_idle(front)
+
+    run(scenario())
+
+
+def test_draining_refuses_the_new_and_serves_the_waiting() -> None:
+    """While draining a newcomer is told so at once, what waits is served, and `evict_all` ends the rest."""
+
+    async def scenario() -> None:
+        front = admission()
+        release = asyncio.Event()
+
+        async def hold(_: Lease) -> None:
+            await release.wait()
+
+        holder = asyncio.create_task(use(front, hold))
+        await steps(2)
+        first, second = (asyncio.create_task(use(front, hold)) for _ in range(2))
+        await steps(2)
+        front.draining = True
+        with pytest.raises(Refused) as refused:
+            await use(front, answer)
+        assert refused.value.reason is Reason.DRAINING
+        release.set()
+        await asyncio.gather(holder, first, second)
+        release.clear()
+        front.draining = False
+        holder, late = (asyncio.create_task(use(front, hold)) for _ in range(2))
+        await steps(2)
+        front.evict_all(Reason.DRAINING)
+        with pytest.raises(Refused) as refused:
+            await late
+        assert refused.value.reason is Reason.DRAINING
+        release.set()
+        await holder
+        assert_idle(front)
+
+    run(scenario())

@@ -1,0 +1,128 @@
+"""Who a caller is and which class its request gets."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from fairlane.errors import Reason, Refused
+from fairlane.gateway.calls.body import CHAT, Call, read
+from fairlane.gateway.identity import Identities
+from fairlane.gateway.wire.exchange import Exchange
+from fairlane.settings import load, parse
+from fairlane.settings.keys import hash_key
+
+KEY = "fl-paid-key"
+SETTINGS = f"""
+tenants:
+  - {{name: acme, class: paid, best_class: realtime, key_hashes: ["{hash_key(KEY)}"], models: [small]}}
+  - {{name: lowly, class: batch, key_hashes: ["{hash_key("low")}"]}}
+  - {{name: trusted, class: paid, best_class: paid, trust_priority: true, key_hashes: ["{hash_key("trust")}"]}}
+pools: [{{name: main, models: [small, large], engines: [{{name: e, kind: openai, url: "http://127.0.0.1:9"}}]}}]
+"""
+RANKS = {"realtime": 0, "paid": 1, "free": 2, "batch": 3}
+
+
+def exchange(peer: str = "127.0.0.1", **headers: str) -> Exchange:
+    """A request with these headers, as the wire hands it up."""
+    one = Exchange(None, peer)  # type: ignore[arg-type]
+    one.headers = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+    return one
+
+
+def call(**fields: object) -> Call:
+    """A chat body with more fields."""
+    return read(CHAT, orjson.dumps({"model": "small", "messages": [{"role": "user", "content": "hi"}], **fields}))
+
+
+@pytest.fixture(scope="module")
+def identities() -> Identities:
+    """Three tenants; a key is required."""
+    return Identities(parse(SETTINGS, "test.yaml"))
+
+
+@pytest.mark.parametrize("headers", [{"authorization": f"Bearer {KEY}"}, {"authorization": f"bearer  {KEY}"}, {"x_api_key": KEY}])
+def test_a_key_names_its_tenant(identities: Identities, headers: dict[str, str]) -> None:
+    """Both usual headers carry a key, and the scheme's case does not matter."""
+    caller = identities.identify(exchange(**headers))
+    assert caller.tenant.name == "acme"
+    assert caller.may_use("small")
+    assert not caller.may_use("large")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": f"Basic {KEY}"},
+        {"authorization": ""},
+        {"x_api_key": ""},
+        {"x_tenant": "acme"},
+    ],
+)
+def test_unknown_and_malformed_keys_look_the_same(identities: Identities, headers: dict[str, str]) -> None:
+    """Without a valid key the answer is one and the same 401, whatever is wrong with it."""
+    with pytest.raises(Refused) as refused:
+        identities.identify(exchange(**headers))
+    assert refused.value.reason is Reason.INVALID_API_KEY
+    assert str(refused.value) == "Incorrect or missing API key."
+
+
+@pytest.mark.parametrize(
+    ("key", "headers", "fields", "cls"),
+    [
+        (KEY, {}, {}, "paid"),
+        (KEY, {"x_fairlane_class": "realtime"}, {}, "realtime"),
+        (KEY, {"x_fairlane_class": "batch"}, {"service_tier": "priority"}, "batch"),
+        (KEY, {}, {"service_tier": "priority"}, "realtime"),
+        (KEY, {}, {"service_tier": "flex"}, "batch"),
+        (KEY, {}, {"service_tier": "auto"}, "paid"),
+        (KEY, {}, {"service_tier": "default"}, "paid"),
+        (KEY, {}, {"priority": 0}, "paid"),
+        (KEY, {}, {"priority": "x"}, "paid"),
+        ("low", {"x_fairlane_class": "realtime"}, {}, "batch"),
+        ("low", {}, {"service_tier": "priority"}, "batch"),
+        ("low", {"x_priority": "high"}, {"priority": -1000}, "batch"),
+        ("trust", {}, {"priority": 3}, "batch"),
+        ("trust", {}, {"priority": 99}, "batch"),
+        ("trust", {}, {"priority": -5}, "paid"),
+        ("trust", {}, {"priority": 0}, "paid"),
+        ("trust", {}, {}, "paid"),
+    ],
+)
+def test_a_request_gets_the_class_it_asks_for_as_far_as_it_may(
+    identities: Identities, key: str, headers: dict[str, str], fields: dict[str, object], cls: str
+) -> None:
+    """The header goes before `service_tier`, that before a trusted `priority`, and nothing goes beyond the best class."""
+    asking = exchange(authorization=f"Bearer {key}", **headers)
+    assert identities.rank(identities.identify(asking), asking, call(**fields)) == RANKS[cls]
+
+
+@pytest.mark.parametrize(
+    ("key", "headers", "fields", "param"),
+    [
+        (KEY, {"x_fairlane_class": "urgent"}, {}, "X-Fairlane-Class"),
+        (KEY, {}, {"service_tier": "gold"}, "service_tier"),
+        ("trust", {}, {"priority": "high"}, "priority"),
+        ("trust", {}, {"priority": 1.5}, "priority"),
+    ],
+)
+def test_unknown_classes_and_tiers_are_refused(
+    identities: Identities, key: str, headers: dict[str, str], fields: dict[str, object], param: str
+) -> None:
+    """A wish that cannot be understood is 400 and names what was wrong."""
+    asking = exchange(authorization=f"Bearer {key}", **headers)
+    with pytest.raises(Refused) as refused:
+        identities.rank(identities.identify(asking), asking, call(**fields))
+    assert (refused.value.reason, refused.value.param) == (Reason.INVALID_REQUEST, param)
+
+
+def test_anonymous_callers_are_told_apart_by_address_alone() -> None:
+    """Without tenants a key means nothing; one address is one tenant, and many addresses make at most 64."""
+    identities = Identities(load(None))
+    one = identities.identify(exchange("10.0.0.1", authorization="Bearer sk-habit"))
+    assert one is identities.identify(exchange("10.0.0.1", x_forwarded_for="10.9.9.9"))
+    names = {identities.identify(exchange(f"10.0.{i}.{j}")).tenant.name for i in range(20) for j in range(50)}
+    assert len(names) == 64
+    assert one.label == "anonymous"
