@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, cast
 
-from fairlane.core.protocols import ClassOrder, Limit
+from fairlane.core.protocols import Limit, Policy
 from fairlane.core.values import Engine, PriorityClass
 from fairlane.engines.adapter import Adapter
 from fairlane.errors import SettingsError
@@ -18,8 +18,15 @@ ENGINE_ADAPTERS = {
     "llamacpp": "fairlane.engines.llamacpp:LlamaCpp",
     "openai": "fairlane.engines.openai:OpenAI",
 }
-CLASS_ORDERS = {
-    "gmp": "fairlane.policies.gmp:GuaranteedMinimum",
+POLICIES = {
+    "gmp": "fairlane.policies.gmp:policy",
+    "strict": "fairlane.policies.strict:policy",
+    "weighted": "fairlane.policies.weighted:policy",
+    "fifo": "fairlane.policies.fifo:policy",
+    "aging": "fairlane.policies.aging:policy",
+    "submit_aging": "fairlane.policies.submit_aging:policy",
+    "vtc": "fairlane.policies.vtc:policy",
+    "drr": "fairlane.policies.drr:policy",
 }
 
 ENGINE_LIMITS = {
@@ -32,9 +39,9 @@ def engine_adapter(kind: str) -> Adapter:
     return cast("Adapter", _load(ENGINE_ADAPTERS, kind, "engine kind")())
 
 
-def class_order(policy: str, classes: Sequence[PriorityClass]) -> ClassOrder:
-    """Return a new order of these classes by the policy; an unknown policy is a SettingsError that lists the known ones."""
-    return cast("ClassOrder", _load(CLASS_ORDERS, policy, "policy")(classes))
+def policy(name: str, classes: Sequence[PriorityClass]) -> Policy:
+    """Return a new order of these classes; an unknown policy is a SettingsError that lists the known ones."""
+    return cast("Policy", _load(POLICIES, name, "policy")(classes))
 
 
 def engine_limit(engine: Engine) -> Limit:

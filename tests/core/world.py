@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 
+from fairlane import plugins
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Engine, Outcome, PoolSpec, PriorityClass, Request, Shed, Start, Tenant, Usage
-from fairlane.policies.gmp import GuaranteedMinimum
 from fairlane.policies.static_limit import StaticLimit
 
 FOUR = (
@@ -21,10 +21,12 @@ FOUR = (
 )
 
 
-def make(engines: tuple[Engine, ...], classes: tuple[PriorityClass, ...] = FOUR, *, max_queued: int = 10**6) -> Scheduler:
+def make(
+    engines: tuple[Engine, ...], classes: tuple[PriorityClass, ...] = FOUR, *, max_queued: int = 10**6, policy: str = "gmp"
+) -> Scheduler:
     """A scheduler with one pool `main` whose engines are up."""
-    spec = PoolSpec("main", classes, engines)
-    scheduler = Scheduler([spec], lambda p: GuaranteedMinimum(p.classes), StaticLimit, 0.0, max_queued=max_queued)
+    spec = PoolSpec("main", classes, engines, policy)
+    scheduler = Scheduler([spec], lambda p: plugins.policy(p.policy, p.classes), StaticLimit, 0.0, max_queued=max_queued)
     for engine in engines:
         scheduler.engine_report("main", engine.name, up=True)
     return scheduler

@@ -47,7 +47,11 @@ CASES: dict[str, Case] = {
         "kind: simulated",
         ["10: pools[0].engines[1].kind: 'simulated' is not available in this version"],
     ),
-    "later_policy": ("policy: gmp", "policy: strict", ["14: scheduling.policy: 'strict' is not available in this version"]),
+    "unknown_policy": (
+        "policy: gmp",
+        "policy: strct",
+        ["14: scheduling.policy: must be 'gmp', 'strict', 'weighted', 'fifo' or 'aging', not the text 'strct' (did you mean 'strict'?)"],
+    ),
     "later_dns_engines": (
         "http://127.0.0.1:9",
         "dns+http://engines:9",

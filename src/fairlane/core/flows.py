@@ -1,18 +1,14 @@
-"""The waiting requests of one class: start-time fair queueing between tenants, a static key inside each.
+"""The waiting requests of one class: a flow for each tenant, and whose turn it is.
 
-Each tenant of the class is a flow with a tag: its served cost over its weight. The backlogged flow with the least tag
-goes next; the class clock v is the tag of the flow served last. A flow that becomes backlogged is lifted to v, so idle
-time earns nothing, and debt is kept. Corrections move the tag of the flow that was charged, not below its last lift.
-For two continuously backlogged flows the served cost over weight differs by at most (D + 1) times the sum of their
-largest costs over weight, at D requests in flight (start-time fair queueing at depth D).
-
-Inside a flow the order is `arrived_at + min(β·cost, W)`: short requests first, each overtaken only by what arrived within
-W after it. The key never changes, so a heap is exact. Tags are integers in units of cost / (weight · TAG_UNIT).
+Each flow has a tag: its served cost over its weight, in integers of cost / (weight · TAG_UNIT). The clock v is the tag of the
+flow served last. A flow that becomes backlogged is lifted to v, so idle time earns nothing, and debt is kept. Corrections
+move the tag of the flow that was charged, not below its last lift. What the turn of a flow is, its tag or something else,
+and the order inside a flow is the policy's (`TenantOrder`); keys inside a flow never change, so a heap is exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -20,9 +16,9 @@ from fairlane.core.rate import ServiceRate
 from fairlane.core.values import PriorityClass, Request, State
 
 if TYPE_CHECKING:
+    from fairlane.core.protocols import TenantOrder
     from fairlane.core.tenants import TenantState
 
-SECONDS_PER_COST = 0.001  # β of the request key
 WEIGHT_STEPS = 1000  # weights are kept to a thousandth
 TAG_UNIT = WEIGHT_STEPS << 16
 SLACK = 16  # stale heap entries tolerated before a heap is rebuilt
@@ -37,7 +33,7 @@ class Flow:
         self.tenant = tenant
         self.queue = queue
         self.weight = max(1, round(tenant.spec.weight * WEIGHT_STEPS))
-        self.tag = self.edge = queue.turns.clock
+        self.tag = self.edge = queue.turns.clock.v
         self.stamp = 0  # of the one valid entry in the class's heap; 0: none
         self.waiting: dict[int, Request] = {}  # by arrival
         self.heap: list[tuple[float, int, Request]] = []
@@ -74,20 +70,30 @@ class Flow:
         self.tag = max(self.tag + request.flow_charge * delta // request.cost, self.edge)
 
 
-class Turns:
-    """Start-time fair queueing between the flows of one class that have something to start."""
+class Clock:
+    """The virtual time v of one class, or of several that share it."""
 
-    __slots__ = ("_heap", "_stamps", "clock", "flows")
+    __slots__ = ("v",)
 
     def __init__(self) -> None:
-        self.clock = 0  # v
+        self.v = 0
+
+
+class Turns:
+    """The flows of one class that have something to start, in the order of their turns."""
+
+    __slots__ = ("_heap", "_stamps", "_turn", "clock", "flows")
+
+    def __init__(self, turn: Callable[[Flow], float], clock: Clock) -> None:
+        self.clock = clock
         self.flows = 0  # that compete
-        self._heap: list[tuple[int, int, Flow]] = []
+        self._turn = turn
+        self._heap: list[tuple[float, int, Flow]] = []
         self._stamps = 0
 
     def enter(self, flow: Flow) -> None:
         """The flow has something to start: it competes, lifted to the clock."""
-        flow.tag = flow.edge = max(flow.tag, self.clock)
+        flow.tag = flow.edge = max(flow.tag, self.clock.v)
         self.flows += 1
         self.renew(flow)
 
@@ -98,16 +104,16 @@ class Turns:
             self.flows -= 1
 
     def renew(self, flow: Flow) -> None:
-        """The flow competes with its present tag; an older entry of it is dropped when it surfaces."""
+        """The flow competes with its present turn; an older entry of it is dropped when it surfaces."""
         self._stamps += 1
         flow.stamp = self._stamps
-        heappush(self._heap, (flow.tag, flow.stamp, flow))
+        heappush(self._heap, (self._turn(flow), flow.stamp, flow))
         if len(self._heap) > 2 * self.flows + SLACK:
             self._heap = [entry for entry in self._heap if entry[2].stamp == entry[1]]
             heapify(self._heap)
 
     def first(self) -> Flow:
-        """The flow with the least tag; only while one competes."""
+        """The flow whose turn it is; only while one competes."""
         heap = self._heap
         while heap[0][2].stamp != heap[0][1]:
             heappop(heap)
@@ -117,10 +123,11 @@ class Turns:
 class ClassQueue:
     """The backlog of one class of one pool, with its counters."""
 
-    def __init__(self, spec: PriorityClass, now: float) -> None:
+    def __init__(self, spec: PriorityClass, order: TenantOrder, clock: Clock, now: float) -> None:
         self.spec = spec
+        self.order = order
         self.flows: dict[str, Flow] = {}
-        self.turns = Turns()
+        self.turns = Turns(order.turn, clock)
         self.queued = 0
         self.cost = 0  # of what waits
         self.running = 0
@@ -153,7 +160,7 @@ class ClassQueue:
         """Puts a request into the backlog of its flow."""
         request.flow = flow
         request.state = State.WAITING
-        request.key = request.arrived_at + min(SECONDS_PER_COST * request.cost, self.spec.short_first_s)
+        request.key = self.order.key(request, self.spec)
         if not flow.waiting:
             flow.tenant.flows[flow] = None
             self.waiting_weight += flow.weight
@@ -163,6 +170,8 @@ class ClassQueue:
         self.cost_max = max(self.cost_max, request.cost)
         if not flow.stamp and not flow.tenant.full:
             self.turns.enter(flow)
+        elif flow.stamp and self.order.by_head and flow.head() is request:
+            self.turns.renew(flow)
 
     def remove(self, request: Request) -> None:
         """Takes a waiting request out, whether it starts or ends."""
@@ -175,11 +184,14 @@ class ClassQueue:
             flow.tenant.flows.pop(flow, None)
             self.waiting_weight -= flow.weight
             self.forget(flow)
+        elif flow.stamp and self.order.by_head:
+            self.turns.renew(flow)
 
     def start(self, request: Request) -> None:
         """Moves a request from waiting to running: the clock to its flow's tag, the tag by its cost."""
         flow = request.flow
-        self.turns.clock = max(self.turns.clock, flow.tag)
+        clock = self.turns.clock
+        clock.v = max(clock.v, flow.tag)
         flow.charge(request)
         flow.running += 1
         self.running += 1
@@ -203,13 +215,13 @@ class ClassQueue:
 
     def forget(self, flow: Flow) -> None:
         """Drops a flow that holds nothing worth keeping: on return it would be lifted to the clock anyway."""
-        if not flow.waiting and not flow.running and flow.tag <= self.turns.clock:
+        if not flow.waiting and not flow.running and flow.tag <= self.turns.clock.v:
             self.flows.pop(flow.tenant.spec.name, None)
 
     def reweigh(self, flow: Flow, weight: float) -> None:
         """Takes a new weight; the debt in cost units stays, so the distance of the tag from the clock is rescaled."""
         new = max(1, round(weight * WEIGHT_STEPS))
-        clock = self.turns.clock
+        clock = self.turns.clock.v
         if flow.waiting:
             self.waiting_weight += new - flow.weight
         flow.tag = clock + (flow.tag - clock) * flow.weight // new

@@ -10,9 +10,9 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from fairlane.core import bounds
-from fairlane.core.flows import ClassQueue, Flow
+from fairlane.core.flows import ClassQueue, Clock, Flow
 from fairlane.core.places import EngineState, Places
-from fairlane.core.protocols import ClassOrder, Limit
+from fairlane.core.protocols import Limit, Policy
 from fairlane.core.rate import ServiceRate
 from fairlane.core.tenants import TenantState
 from fairlane.core.values import Decision, Engine, Outcome, PoolSpec, Request, Shed, Start, State
@@ -24,10 +24,12 @@ SLACK = 1024  # stale deadlines tolerated before their heap is rebuilt
 class PoolScheduler:
     """Waiting and running requests of one pool."""
 
-    def __init__(self, spec: PoolSpec, order: ClassOrder, make_limit: Callable[[Engine], Limit], now: float) -> None:
+    def __init__(self, spec: PoolSpec, policy: Policy, make_limit: Callable[[Engine], Limit], now: float) -> None:
         self.name = spec.name
-        self.order = order
-        self.queues = [ClassQueue(c, now) for c in spec.classes]
+        self.order = policy.classes
+        shared = Clock()
+        clocks = (shared if policy.tenants.shared_clock else Clock() for _ in spec.classes)
+        self.queues = [ClassQueue(c, policy.tenants, clock, now) for c, clock in zip(spec.classes, clocks, strict=True)]
         self.places = Places(spec.engines, make_limit)
         self.rate = ServiceRate(now)
         self.queued = 0

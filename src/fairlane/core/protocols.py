@@ -1,9 +1,15 @@
-"""What a policy must be: an order between the classes of a pool, and a limit on what one engine runs."""
+"""What can be replaced: the order between classes, the order inside a class, and the limit on what one engine runs."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from fairlane.core.values import Engine, PriorityClass, Request
+
+if TYPE_CHECKING:
+    from fairlane.core.flows import Flow
 
 
 class ClassOrder(Protocol):
@@ -35,6 +41,32 @@ class ClassOrder(Protocol):
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """Takes new shares for the same classes; debts and claims in cost units stay."""
         ...
+
+
+class TenantOrder(Protocol):
+    """Decides which tenant of a class goes next, and which of its requests.
+
+    `by_head`: `turn` depends on the flow's head. `shared_clock`: turns of different classes are compared with each other.
+    """
+
+    by_head: bool
+    shared_clock: bool
+
+    def key(self, request: Request, spec: PriorityClass) -> float:
+        """Where the request stands inside its tenant's flow: the least goes first. It never changes."""
+        ...
+
+    def turn(self, flow: Flow) -> float:
+        """Where the flow stands among the flows of its class: the least goes first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A whole order: between classes, and inside each."""
+
+    classes: ClassOrder
+    tenants: TenantOrder
 
 
 class Limit(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from fairlane.core import bounds
 from fairlane.core.pool import PoolScheduler
-from fairlane.core.protocols import ClassOrder, Limit
+from fairlane.core.protocols import Limit, Policy
 from fairlane.core.tenants import TenantState
 from fairlane.core.values import CostWeights, Decision, Engine, Outcome, PoolSpec, PriorityClass, Request, Shed, State, Tenant, Usage
 from fairlane.errors import RULES, Reason
@@ -21,14 +21,14 @@ class Scheduler:
     def __init__(
         self,
         pools: Iterable[PoolSpec],
-        make_order: Callable[[PoolSpec], ClassOrder],
+        make_policy: Callable[[PoolSpec], Policy],
         make_limit: Callable[[Engine], Limit],
         now: float,
         *,
         max_queued: int = 200_000,
         weights: CostWeights = CostWeights(),  # noqa: B008 - frozen
     ) -> None:
-        self.pools = {p.name: PoolScheduler(p, make_order(p), make_limit, now) for p in pools}
+        self.pools = {p.name: PoolScheduler(p, make_policy(p), make_limit, now) for p in pools}
         self.tenants: dict[str, TenantState] = {}
         self.weights = weights
         self._max_queued = max_queued

@@ -44,7 +44,7 @@ class Gateway:
         self._specs = {spec.name: spec for spec in pool_specs(settings)}
         self.scheduler = Scheduler(
             self._specs.values(),
-            lambda spec: plugins.class_order(spec.policy, spec.classes),
+            lambda spec: plugins.policy(spec.policy, spec.classes),
             plugins.engine_limit,
             time.monotonic(),
             max_queued=settings.backlog.max_queued,

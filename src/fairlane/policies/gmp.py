@@ -17,11 +17,18 @@ All numbers are integers: U_c = T_c·m_c is kept instead of T_c, with m_c in bas
 
 from collections.abc import Sequence
 
+from fairlane.core.protocols import Policy
 from fairlane.core.values import BASIS_POINTS, PriorityClass, Request
+from fairlane.policies.fair import FairTenants
+
+
+def policy(classes: Sequence[PriorityClass]) -> Policy:
+    """`gmp`: guaranteed minimum between classes, fair between tenants, short requests first inside each."""
+    return Policy(GuaranteedMinimum(classes), FairTenants())
 
 
 class GuaranteedMinimum:
-    """The policy `gmp`. With every share 0 it is strict priority."""
+    """The order of classes. With every share 0 it is strict priority."""
 
     __slots__ = ("_edge", "_share", "_tag", "total")
 

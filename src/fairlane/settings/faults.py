@@ -19,7 +19,6 @@ LATER_KEYS = frozenset({"store", "fast_lane", "price_per_hour", "promote_after_s
 
 LATER_VALUES: Mapping[str, frozenset[str]] = {
     "kind": frozenset({"simulated", "vllm", "sglang", "tgi"}),
-    "policy": frozenset({"strict", "weighted", "fifo", "aging"}),
 }
 
 _KEYS = {pattern: keys_of(section) for pattern, section in SECTIONS}

@@ -198,8 +198,10 @@ class ClassSettings(Section):
 class SchedulingSettings(Section):
     """How requests are ordered and what they cost."""
 
-    policy: Literal["gmp"] = Field(
-        default="gmp", description="Order between classes; `gmp`: guaranteed minimum shares, the rest by priority."
+    policy: Literal["gmp", "strict", "weighted", "fifo", "aging"] = Field(
+        "gmp",
+        description="Order of requests; `gmp`: guaranteed minimum shares, the rest by priority; `strict`: by priority alone; "
+        "`weighted`: the classes' shares as weights; `fifo`: by arrival; `aging`: by priority, where 10 s of waiting make up for a class.",
     )
     input_weight: int = Field(default=1, ge=1, le=1000, description="Cost of one prompt token.")
     output_weight: int = Field(
