@@ -119,9 +119,10 @@ class Gateway(Meters):
         return self.open(body, path=path, key=key, headers=headers).finish()
 
     def hang_up(self) -> None:
-        """Close what a test has left open, which only a failed one does."""
+        """Close what a test has left open, which only a failed one does; the gateway itself still has to be there."""
         for call in self._calls:
             call.close()
+        assert self.process.poll() is None, f"the gateway was stopped, with code {self.process.returncode}: {self.stderr()[-4000:]}"
 
     def resident_bytes(self) -> int:
         """Return the memory of the process that is in use."""

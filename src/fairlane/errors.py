@@ -53,6 +53,7 @@ class Reason(StrEnum):
     WAIT_TOO_LONG = "wait_too_long"
     DISPLACED = "displaced"
     WAIT_EXPIRED = "wait_expired"
+    DEADLINE_MISSED = "deadline_missed"
     NO_ENGINE = "no_engine"
     DRAINING = "draining"
     ENGINE_UNREACHABLE = "engine_unreachable"
@@ -107,6 +108,7 @@ RULES: dict[Reason, Rule] = {
     Reason.WAIT_TOO_LONG: _contended(Family.REJECTED, "The wait would be longer than this class allows."),
     Reason.DISPLACED: _contended(Family.EVICTED, "The queue is full, and others were to be served before this request."),
     Reason.WAIT_EXPIRED: _contended(Family.EVICTED, "The request waited as long as its class allows."),
+    Reason.DEADLINE_MISSED: _contended(Family.EVICTED, "The first token would come later than this class promises."),
     Reason.NO_ENGINE: _unserved(503, Family.REJECTED, "No engine can serve this model now."),
     Reason.DRAINING: _unserved(503, Family.EVICTED, "This gateway is shutting down."),
     Reason.ENGINE_UNREACHABLE: _unserved(503, Family.UPSTREAM, "The engine could not be reached."),

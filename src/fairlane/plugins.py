@@ -30,7 +30,7 @@ POLICIES = {
 }
 
 ENGINE_LIMITS = {
-    "static": "fairlane.policies.static_limit:StaticLimit",
+    "nested": "fairlane.policies.nested_limit:NestedLimit",
 }
 
 
@@ -46,7 +46,7 @@ def policy(name: str, classes: Sequence[PriorityClass]) -> Policy:
 
 def engine_limit(engine: Engine) -> Limit:
     """Return the limit of an engine."""
-    return cast("Limit", _load(ENGINE_LIMITS, "static", "limit")(engine))
+    return cast("Limit", _load(ENGINE_LIMITS, "nested", "limit")(engine))
 
 
 def _load(table: dict[str, str], name: str, what: str) -> Any:  # noqa: ANN401 - each caller knows its table's type

@@ -137,7 +137,7 @@ def test_refund_does_not_become_credit() -> None:
 
 def test_a_large_head_gets_in_past_smaller_ones() -> None:
     """A request that needs a whole engine's token budget starts after a bounded bypass, though small ones keep coming."""
-    engines = (Engine("a", 8, token_budget=1000), Engine("b", 8, token_budget=1000))
+    engines = (Engine("a", 8, kv_tokens=1000), Engine("b", 8, kv_tokens=1000))
     world = World(make(engines), 11)
     small, large = Tenant("small"), Tenant("large")
     for _ in range(40):
@@ -154,7 +154,7 @@ def test_a_large_head_gets_in_past_smaller_ones() -> None:
 
 def test_a_guarantee_is_real_for_large_heads() -> None:
     """A batch class of requests that only fit an empty engine still gets its 10 % while smaller ones saturate the pool."""
-    world = World(make((Engine("a", 8, token_budget=1000), Engine("b", 8, token_budget=1000))), 13)
+    world = World(make((Engine("a", 8, kv_tokens=1000), Engine("b", 8, kv_tokens=1000))), 13)
     fast, batch = Tenant("fast"), Tenant("batch")
     small, big = Size(60, 40, 40), Size(700, 250, 250)
     for _ in range(40):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -26,7 +27,7 @@ TENANTS = (
     Tenant("narrow", weight=0.5, max_running=2),
     Tenant("metered", requests=BucketRate(0.5, 5), tokens=BucketRate(50, 1500)),
 )
-ENGINES = (Engine("a", 2), Engine("b", 3, token_budget=900), Engine("c", 1, context=600))
+ENGINES = (Engine("a", 2), Engine("b", 3, kv_tokens=900, prefill_tokens=500), Engine("c", 1, context=600))
 
 picks = st.integers(min_value=0, max_value=10**6)
 
@@ -53,6 +54,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.settled: dict[int, Request] = {}  # whose client still reads
         self.ended: set[int] = set()
         self.true_cost = 0
+        self.produced: dict[int, int] = {}
         self.bounced: set[int] = set()  # back in their old places, whatever the bounds say
 
     @property
@@ -119,6 +121,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.settled[r.id] = r
         self.pump()
 
+    @precondition(lambda self: self.running)
+    @rule(index=picks, more=st.integers(1, 300))
+    def produce(self, index: int, more: int) -> None:
+        r = self.pick(index, self.running)
+        self.produced[r.id] = self.produced.get(r.id, 0) + more
+        self.scheduler.progress(r, self.produced[r.id], self.now)
+        self.pump()
+
     @precondition(lambda self: self.settled)
     @rule(index=picks)
     def client_done(self, index: int) -> None:
@@ -146,6 +156,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         r = self.pick(index, self.running)
         self.report(r.engine.spec.name, up=False)
         self.scheduler.requeue(r)
+        self.produced.pop(r.id, None)
         self.bounced.add(r.id)
         del self.running[r.id]
         self.waiting[r.id] = r
@@ -153,7 +164,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from([e.name for e in ENGINES]), up=st.booleans(), slots=st.integers(0, 4))
     def engine_changes(self, name: str, up: bool, slots: int) -> None:
-        self.specs[name] = Engine(name, slots, self.specs[name].token_budget, self.specs[name].context)
+        self.specs[name] = replace(self.specs[name], slots=slots)
         self.report(name, up=up)
         self.pump()
 
@@ -207,7 +218,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             limit: Any = engine.limit
             there = [r for r in self.running.values() if r.engine is engine]
             assert limit.running == len(there)
-            assert limit.tokens == sum(r.tokens for r in there)
+            assert limit.prefilling == sum(r.prompt_tokens for r in there if r.id not in self.produced)
+            assert limit.tokens == sum(r.prompt_tokens + self.produced.get(r.id, 0) for r in there)
+            assert [h.remaining for h in limit._sorted] == sorted((h.remaining for h in limit._held.values()), reverse=True)
 
     @invariant()
     def charges_are_conserved(self) -> None:

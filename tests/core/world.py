@@ -11,7 +11,6 @@ from itertools import count
 from fairlane import plugins
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Engine, Outcome, PoolSpec, PriorityClass, Request, Shed, Start, Tenant, Usage
-from fairlane.policies.static_limit import StaticLimit
 
 FOUR = (
     PriorityClass("realtime", 0, 3000, max_queued=100_000, max_wait_s=1e6, short_first_s=1.0),
@@ -26,7 +25,7 @@ def make(
 ) -> Scheduler:
     """A scheduler with one pool `main` whose engines are up."""
     spec = PoolSpec("main", classes, engines, policy)
-    scheduler = Scheduler([spec], lambda p: plugins.policy(p.policy, p.classes), StaticLimit, 0.0, max_queued=max_queued)
+    scheduler = Scheduler([spec], lambda p: plugins.policy(p.policy, p.classes), plugins.engine_limit, 0.0, max_queued=max_queued)
     for engine in engines:
         scheduler.engine_report("main", engine.name, up=True)
     return scheduler

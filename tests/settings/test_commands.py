@@ -22,10 +22,10 @@ args = parser.parse_args()
 sys.exit(args.run(args))
 """
 TABLE = """\
-pool   models              engine  kind      slots  token_budget  context
-main   llama-3.1-8b, fast  gpu0    openai    32     200000        -
-main   llama-3.1-8b, fast  gpu1    openai    32     200000        -
-small  smollm2-135m        local   embedded  2      -             -
+pool   models              engine  kind      slots  kv_tokens  context
+main   llama-3.1-8b, fast  gpu0    openai    32     200000     -
+main   llama-3.1-8b, fast  gpu1    openai    32     200000     -
+small  smollm2-135m        local   embedded  2      -          -
 
 class     min_share  max_wait_s  ttft_slo_s  shed      max_queued  max_queued_cost  max_running
 realtime  0.3        8           1.5         deadline  200         -                -

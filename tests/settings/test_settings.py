@@ -19,7 +19,7 @@ pools:
     models: {a: b}
     slots: 3
     engines:
-      - {name: x, kind: embedded, model_file: m.gguf, slots: auto, token_budget: 9, context: 8}
+      - {name: x, kind: embedded, model_file: m.gguf, slots: auto, kv_tokens: 9, prefill_tokens: 7, context: 8}
       - {name: y, kind: llamacpp, url: "https://h:1/base", api_key: k, connect_s: 1, first_byte_s: 2, idle_s: 3, probe_s: 4e0}
 backlog: {max_queued: 5}
 classes:
@@ -95,7 +95,7 @@ def test_every_key_is_taken() -> None:
     ]
     assert unset == [
         *(("EngineSettings", name) for name in ("url", "api_key", "connect_s", "first_byte_s", "idle_s", "probe_s")),
-        *(("EngineSettings", name) for name in ("model_file", "slots", "token_budget", "context")),
+        *(("EngineSettings", name) for name in ("model_file", "slots", "kv_tokens", "prefill_tokens", "context")),
         *[("RateLimit", "burst")] * 2,
     ]
     assert settings.pools[0].engines[1].probe_s == 4

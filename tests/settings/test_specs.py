@@ -11,7 +11,7 @@ pools:
     models: [m]
     slots: 4
     engines:
-      - {name: a, kind: openai, url: "http://a:1", token_budget: 1000, context: 500}
+      - {name: a, kind: openai, url: "http://a:1", kv_tokens: 1000, context: 500}
       - {name: b, kind: openai, url: "http://b:1", slots: 6}
       - {name: c, kind: llamacpp, url: "http://c:1", slots: auto}
   - {name: small, models: [n], engines: [{name: d, kind: embedded}]}
@@ -33,16 +33,16 @@ def _settings() -> Settings:
 def test_engines_have_their_own_slots_or_the_pools(settings: Settings) -> None:
     """An engine's own number wins, `auto` is not known yet, and a pool without one is auto."""
     big, small = pool_specs(settings)
-    assert big.engines == (Engine("a", 4, 1000, 500), Engine("b", 6), Engine("c", 0))
+    assert big.engines == (Engine("a", 4, 1000, context=500), Engine("b", 6), Engine("c", 0))
     assert (small.name, small.engines, small.policy) == ("small", (Engine("d", 0),), "gmp")
 
 
 def test_classes_become_ranks_with_exact_shares(settings: Settings) -> None:
     """Order gives the rank, shares are basis points, and the deadline is the SLO's unless late answers are wanted."""
     assert class_specs(settings, 10) == (
-        PriorityClass("first", 0, 1234, 9, 99, 3.0, 2, 3.75, 1.0, 45.0),
-        PriorityClass("second", 1, 0, 1000, None, 30.0, 2, 5.0, 1.0, 45.0),
-        PriorityClass("third", 2, 0, 1000, None, 60.0, None, 7.5, 3.0, 4.0),
+        PriorityClass("first", 0, 1234, 9, 99, 30.0, 3.0, 2, 3.75, 1.0, 45.0),
+        PriorityClass("second", 1, 0, 1000, None, 30.0, None, 2, 5.0, 1.0, 45.0),
+        PriorityClass("third", 2, 0, 1000, None, 60.0, None, None, 7.5, 3.0, 4.0),
     )
 
 

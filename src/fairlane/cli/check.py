@@ -47,7 +47,7 @@ def summary(settings: Settings) -> dict[str, Any]:
                 "engine": engine.name,
                 "kind": engine.kind,
                 "slots": pool.slots if engine.slots is None else engine.slots,
-                "token_budget": engine.token_budget,
+                "kv_tokens": engine.kv_tokens,
                 "context": engine.context,
             }
             for pool in settings.pools
@@ -65,7 +65,7 @@ def _tables(meaning: dict[str, Any]) -> str:
     )
     return "\n".join(
         [
-            _table(("pool", "models", "engine", "kind", "slots", "token_budget", "context"), meaning["engines"]),
+            _table(("pool", "models", "engine", "kind", "slots", "kv_tokens", "context"), meaning["engines"]),
             _table(_CLASS_COLUMNS, [one | {"max_running": _running(one["max_running"])} for one in meaning["classes"]]),
             f"callers: {callers}",
             f"listens on {meaning['listen']}, admin pages on {meaning['admin_listen']}",

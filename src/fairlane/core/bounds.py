@@ -29,12 +29,16 @@ def fits(queue: ClassQueue, request: Request) -> bool:
     return queue.queued < queue.spec.max_queued and (most is None or queue.cost + request.cost <= most)
 
 
-def waits_too_long(queue: ClassQueue, tenant: TenantState, pool_rate: ServiceRate, now: float) -> bool:
-    """Whether the predicted wait is longer than the class allows."""
-    if not queue.queued:
-        return False
-    rate = class_rate(queue, pool_rate, now)
-    return rate is not None and cost_ahead(queue, queue.flow(tenant)) / rate > queue.spec.max_wait_s
+def waits_too_long(wait_s: float, ttft_s: float, queue: ClassQueue) -> bool:
+    """Whether a wait, or with it the time to the first token, is longer than the class allows."""
+    spec = queue.spec
+    return wait_s > spec.max_wait_s or (spec.ttft_slo_s is not None and wait_s + ttft_s > spec.ttft_slo_s)
+
+
+def wait_s(queue: ClassQueue, tenant: TenantState, pool_rate: ServiceRate, now: float) -> float:
+    """How long a newcomer is predicted to wait; 0.0 while no rate is known."""
+    rate = class_rate(queue, pool_rate, now) if queue.queued else None
+    return cost_ahead(queue, queue.flow(tenant)) / rate if rate else 0.0
 
 
 def class_rate(queue: ClassQueue, pool_rate: ServiceRate, now: float) -> float | None:

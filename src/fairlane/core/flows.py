@@ -66,8 +66,10 @@ class Flow:
         self.tag += request.flow_charge
 
     def correct(self, request: Request, delta: int) -> None:
-        """Books the difference to the true cost at the weight it was charged with."""
-        self.tag = max(self.tag + request.flow_charge * delta // request.cost, self.edge)
+        """Books a difference to what the request was charged, at the weight it was charged with."""
+        difference = request.flow_charge * delta // request.cost
+        request.flow_charge += difference
+        self.tag = max(self.tag + difference, self.edge)
 
 
 class Clock:
@@ -212,6 +214,13 @@ class ClassQueue:
             self.turns.renew(flow)
         else:
             self.forget(flow)
+
+    def recharge(self, request: Request, delta: int) -> None:
+        """A running request costs `delta` more than it was charged."""
+        request.flow.correct(request, delta)
+        self.served_cost += delta
+        if request.flow.stamp:
+            self.turns.renew(request.flow)
 
     def forget(self, flow: Flow) -> None:
         """Drops a flow that holds nothing worth keeping: on return it would be lifted to the clock anyway."""

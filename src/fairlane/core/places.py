@@ -61,6 +61,11 @@ class Places:
         """Whether any engine may be given work."""
         return any(e.open for e in self.engines.values())
 
+    @property
+    def prefilling(self) -> int:
+        """Prompt tokens to be prefilled on the engine that has the least."""
+        return min((e.limit.prefilling for e in self.engines.values() if e.open), default=0)
+
     def choose(self, request: Request) -> EngineState | None:
         """The least loaded engine that the request fits and no hold keeps from it."""
         best: EngineState | None = None

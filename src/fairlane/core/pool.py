@@ -15,6 +15,7 @@ from fairlane.core.places import EngineState, Places
 from fairlane.core.protocols import Limit, Policy
 from fairlane.core.rate import ServiceRate
 from fairlane.core.tenants import TenantState
+from fairlane.core.ttft import FirstTokenTime
 from fairlane.core.values import Decision, Engine, Outcome, PoolSpec, Request, Shed, Start, State
 from fairlane.errors import Reason
 
@@ -32,6 +33,7 @@ class PoolScheduler:
         self.queues = [ClassQueue(c, policy.tenants, clock, now) for c, clock in zip(spec.classes, clocks, strict=True)]
         self.places = Places(spec.engines, make_limit)
         self.rate = ServiceRate(now)
+        self.ttft = FirstTokenTime()
         self.queued = 0
         self._entered = [False] * len(self.queues)
         self._deadlines: list[tuple[float, int, Request]] = []
@@ -51,7 +53,8 @@ class PoolScheduler:
         own_full = limit is not None and tenant.queued >= limit
         if (own_full or not bounds.fits(queue, request)) and not self._starts_at_once(request, tenant):
             return Reason.TENANT_QUEUE_FULL if own_full else self._displace(request, tenant, now, out)
-        return Reason.WAIT_TOO_LONG if bounds.waits_too_long(queue, tenant, self.rate, now) else None
+        wait_s = bounds.wait_s(queue, tenant, self.rate, now)
+        return Reason.WAIT_TOO_LONG if bounds.waits_too_long(wait_s, self._ttft_s(request), queue) else None
 
     def add(self, request: Request, tenant: TenantState) -> None:
         """Puts a request into the backlog."""
@@ -86,7 +89,7 @@ class PoolScheduler:
 
     def dispatch(self, now: float, out: list[Decision]) -> None:
         """Starts whatever may start, in order, and brings the busy clocks up to date."""
-        while (heads := self._heads()) and (started := self._start_first(heads, now)):
+        while (heads := self._heads(now, out)) and (started := self._start_first(heads, now)):
             out.append(started)
         backlogged = False
         for queue, entered in zip(self.queues, self._entered, strict=True):
@@ -117,6 +120,17 @@ class PoolScheduler:
         self._stop(request, cost)
         request.state = State.ENDED
 
+    def progress(self, request: Request, produced: int, extra_cost: int, now: float) -> None:
+        """A running request has produced output, `extra_cost` of it beyond what it was charged."""
+        request.engine.limit.progress(request, produced)
+        if request.first_token_at is None:
+            request.first_token_at = now
+            self.ttft.observe(request.prefill_ahead, now - request.started_at)
+        if extra_cost:
+            self.order.correct(request, extra_cost)
+            self.queues[request.rank].recharge(request, extra_cost)
+            request.cost += extra_cost
+
     def requeue(self, request: Request) -> None:
         """Undoes a start that never reached an engine: the request waits again in its old place."""
         tenant = request.flow.tenant
@@ -132,9 +146,11 @@ class PoolScheduler:
         self.places.release(request)
         request.cost = cost
 
-    def _heads(self) -> list[Request]:
+    def _heads(self, now: float, out: list[Decision]) -> list[Request]:
         heads = []
         for rank, queue in enumerate(self.queues):
+            if queue.spec.ttft_slo_s is not None:
+                self._shed_late(queue, now, out)
             backlogged = queue.backlogged
             if backlogged:
                 if not self._entered[rank]:
@@ -144,6 +160,17 @@ class PoolScheduler:
                 self.places.release_hold()
             self._entered[rank] = backlogged
         return heads
+
+    def _shed_late(self, queue: ClassQueue, now: float, out: list[Decision]) -> None:
+        """Evicts heads whose first token would come after their deadline, before any engine works for them."""
+        while queue.backlogged:
+            head = queue.head()
+            if not bounds.waits_too_long(now - head.arrived_at, self._ttft_s(head), queue):
+                return
+            out.append(self.evict(head, Reason.DEADLINE_MISSED, now))
+
+    def _ttft_s(self, request: Request) -> float:
+        return self.ttft.seconds(self.places.prefilling + request.prompt_tokens)
 
     def _start_first(self, heads: list[Request], now: float) -> Start | None:
         skipped: list[Request] = []
@@ -162,6 +189,7 @@ class PoolScheduler:
         tenant = request.flow.tenant
         self.order.charge(request)
         queue.start(request)
+        request.prefill_ahead = engine.limit.prefilling + request.prompt_tokens
         self.places.take(request, engine)
         self.queued -= 1
         tenant.queued -= 1

@@ -73,6 +73,7 @@ class Limit(Protocol):
     """What one engine may run. `take` and `release` come in pairs for each request that runs there."""
 
     running: int
+    prefilling: int  # prompt tokens of streamed requests without a first token
 
     def fits(self, request: Request) -> bool:
         """Whether the request may start now."""
@@ -84,6 +85,10 @@ class Limit(Protocol):
 
     def release(self, request: Request) -> None:
         """Takes the request out again; exactly once for each `take`."""
+        ...
+
+    def progress(self, request: Request, produced: int) -> None:
+        """The running request has produced so many output tokens so far, at least one."""
         ...
 
     def load(self) -> float:

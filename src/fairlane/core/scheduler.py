@@ -14,6 +14,8 @@ from fairlane.core.tenants import TenantState
 from fairlane.core.values import CostWeights, Decision, Engine, Outcome, PoolSpec, PriorityClass, Request, Shed, State, Tenant, Usage
 from fairlane.errors import RULES, Reason
 
+CHARGE_STEP = 64  # output tokens
+
 
 class Scheduler:
     """Decides which request runs next, which waits, and which is told at once to come back."""
@@ -44,7 +46,8 @@ class Scheduler:
             request.state = State.ENDED
             self._decided.append(shed)
             return
-        request.deadline = request.arrived_at + pool.queues[request.rank].spec.max_wait_s
+        spec = pool.queues[request.rank].spec
+        request.deadline = request.arrived_at + min(spec.max_wait_s, spec.ttft_slo_s or spec.max_wait_s)
         tenant.charge(request, now)
         pool.add(request, tenant)
 
@@ -52,6 +55,18 @@ class Scheduler:
         """The client of a waiting request left: it is never sent, and what it was charged is returned."""
         if request.state is State.WAITING:
             self.pools[request.pool].remove(request, now)
+
+    def progress(self, request: Request, produced: int, now: float) -> None:
+        """A started request has produced so many output tokens so far; the first call tells that its prompt is prefilled.
+
+        What goes beyond the prediction is charged as it goes, in steps.
+        """
+        if request.state is not State.RUNNING or produced < 1:
+            return
+        beyond = (produced - request.output_tokens) // CHARGE_STEP * CHARGE_STEP
+        extra = self.weights.output * max(0, beyond - request.charged_beyond)
+        request.charged_beyond = max(request.charged_beyond, beyond)
+        self.pools[request.pool].progress(request, produced, extra, now)
 
     def settle(self, request: Request, usage: Usage | None, outcome: Outcome, now: float) -> None:
         """A started request is done at its engine. `usage` is what it consumed there (None: nothing). Idempotent."""

@@ -19,6 +19,7 @@ class PriorityClass:
     """One priority class of a pool; `rank` 0 is the most urgent, and the order of the settings gives it.
 
     `min_share` is in basis points of the served cost (1000 = 10 %), `max_queued_cost` in cost units, times in seconds.
+    `max_wait_s` bounds the wait; with `ttft_slo_s` a request is shed as well once its first token would come later than that.
     `short_first_s` bounds how far a short request may overtake inside its tenant (W_c of the request key).
     """
 
@@ -28,6 +29,7 @@ class PriorityClass:
     max_queued: int = 1000
     max_queued_cost: int | None = None
     max_wait_s: float = 60.0
+    ttft_slo_s: float | None = None
     max_running: int | None = None
     short_first_s: float = 1.0
     retry_after_min_s: float = 1.0
@@ -58,13 +60,14 @@ class Tenant:
 class Engine:
     """One inference server of a pool.
 
-    `slots` is how many requests it runs at once, `token_budget` how many prompt and output tokens may be reserved on it
-    at once (None: no limit), `context` the most tokens of one request (None: unknown).
+    `slots` is how many requests it runs at once, `kv_tokens` how many tokens its KV cache holds, `prefill_tokens` how many
+    prompt tokens may be waiting for their prefill (None: no limit), `context` the most tokens of one request (None: unknown).
     """
 
     name: str
     slots: int
-    token_budget: int | None = None
+    kv_tokens: int | None = None
+    prefill_tokens: int | None = None
     context: int | None = None
 
 
@@ -127,6 +130,8 @@ class Request:
     longest_prompt: int  # estimated, of its longest sequence where it has several
     max_tokens: int  # of that sequence, its own cap included: what an engine's context must hold
     arrived_at: float
+    upper_tokens: int = 0  # output that is rarely exceeded: what KV is reserved for; at least the mean
+    streams: bool = True  # its progress is seen, from the first token on
 
     state: State = State.NEW
     cost: int = 0  # charged at dispatch, corrected by `settle`
@@ -134,6 +139,9 @@ class Request:
     key: float = 0.0  # static order inside its tenant
     owed: bool = False  # whether its class was behind its guarantee when it started
     flow_charge: int = 0  # what its tenant's tag was moved by
+    prefill_ahead: int = 0  # prompt tokens until its first token, its own included
+    first_token_at: float | None = None
+    charged_beyond: int = 0  # output tokens beyond the prediction that were charged as they came
     bypassed: int = 0  # cost of what started while this head did not fit
     started_at: float = 0.0
     busy_at_start: float = 0.0  # readings of the pool's and the class's busy clocks
@@ -142,9 +150,13 @@ class Request:
     flow: Flow = field(default=None, repr=False)  # type: ignore[assignment]
     engine: EngineState = field(default=None, repr=False)  # type: ignore[assignment]
 
+    def __post_init__(self) -> None:
+        """An upper bound below the mean is none."""
+        self.upper_tokens = max(self.upper_tokens, self.output_tokens)
+
     @property
     def tokens(self) -> int:
-        """Predicted tokens, prompt and output: what rate limits are charged and budgets reserve."""
+        """Predicted tokens, prompt and output: what rate limits are charged."""
         return self.prompt_tokens + self.output_tokens
 
 

@@ -113,6 +113,11 @@ class Admission:
         """The lease to be entered with `async with`."""
         return Lease(self, request)
 
+    def progress(self, request: Request, produced: int) -> None:
+        """A running request has produced so many output tokens: its charge grows with it, and room may have come free."""
+        self.scheduler.progress(request, produced, self.time())
+        self.pump()
+
     def pump(self) -> None:
         """Carries out all decisions that are due, and sleeps until the next."""
         now = self.time()

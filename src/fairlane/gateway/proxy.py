@@ -111,6 +111,7 @@ class Proxy:
             longest_prompt=longest,
             max_tokens=longest + (call.cap or 0),
             arrived_at=trail.arrived_at,
+            streams=call.stream,
         )
         async with self._admission.admit(request) as lease:
             await self._run(exchange, _Run(call, model, caller, estimate, lease, trail))
@@ -143,6 +144,7 @@ class Proxy:
             idle_s=link.settings.idle_s,
             stream=run.call.stream,
         )
+        relay.on_progress = lambda produced: self._admission.progress(run.lease.request, produced)
         try:
             await relay.run(message)
         except asyncio.CancelledError:

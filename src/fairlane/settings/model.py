@@ -100,11 +100,17 @@ class EngineSettings(Section):
     slots: Annotated[Slots | None, Derived("the pool's `slots`")] = Field(
         default=None, description="Requests the engine runs at once; engines of one pool may differ."
     )
-    token_budget: int | None = Field(
+    kv_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Prompt and predicted output tokens that the running requests may hold together; "
-        "no limit by default, because an engine without a shared KV cache needs none.",
+        description="Tokens that the engine's KV cache holds; requests are let in only as far as their predicted peak fits. "
+        "No limit by default, for an engine with a fixed context for each slot needs none.",
+    )
+    prefill_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most prompt tokens of streamed requests that wait for their first token at once, because a long prefill slows "
+        "what runs; if there are none, a prompt of any length may start. No limit by default.",
     )
     context: Annotated[int | None, Derived("what the engine reports")] = Field(
         default=None, ge=1, description="Most tokens of one request, prompt and output; a longer one is refused before it waits."
@@ -199,7 +205,7 @@ class SchedulingSettings(Section):
     """How requests are ordered and what they cost."""
 
     policy: Literal["gmp", "strict", "weighted", "fifo", "aging"] = Field(
-        "gmp",
+        default="gmp",
         description="Order of requests; `gmp`: guaranteed minimum shares, the rest by priority; `strict`: by priority alone; "
         "`weighted`: the classes' shares as weights; `fifo`: by arrival; `aging`: by priority, where 10 s of waiting make up for a class.",
     )

@@ -20,8 +20,8 @@ pools:
     models: ["llama-3.1-8b", {fast: llama-3.1-8b}]     # clients may also ask for "fast"
     slots: 32
     engines:
-      - {name: gpu0, kind: openai, url: "http://10.0.0.5:8000", api_key: "${ENGINE_KEY}", token_budget: 200000}
-      - {name: gpu1, kind: openai, url: "http://10.0.0.6:8000", api_key: "${ENGINE_KEY}", token_budget: 200000}
+      - {name: gpu0, kind: openai, url: "http://10.0.0.5:8000", api_key: "${ENGINE_KEY}", kv_tokens: 200000}
+      - {name: gpu1, kind: openai, url: "http://10.0.0.6:8000", api_key: "${ENGINE_KEY}", kv_tokens: 200000}
   - name: small
     models: ["smollm2-135m"]
     engines:

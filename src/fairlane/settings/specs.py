@@ -58,20 +58,21 @@ def _engine(pool: PoolSettings, engine: EngineSettings) -> Engine:
     return Engine(
         name=engine.name,
         slots=SLOTS_UNKNOWN if slots == "auto" else slots,
-        token_budget=engine.token_budget,
+        kv_tokens=engine.kv_tokens,
+        prefill_tokens=engine.prefill_tokens,
         context=engine.context,
     )
 
 
 def _class(one: ClassSettings, rank: int, pool_slots: int) -> PriorityClass:
-    by_slo = one.ttft_slo_s is not None and one.shed == "deadline"
     return PriorityClass(
         name=one.name,
         rank=rank,
         min_share=round(one.min_share * SHARE_UNITS),
         max_queued=one.max_queued,
         max_queued_cost=one.max_queued_cost,
-        max_wait_s=one.ttft_slo_s if by_slo and one.ttft_slo_s is not None else one.max_wait_s,
+        max_wait_s=one.max_wait_s,
+        ttft_slo_s=one.ttft_slo_s if one.shed == "deadline" else None,
         max_running=_max_running(one.max_running, pool_slots),
         short_first_s=one.short_first_s,
         retry_after_min_s=one.retry_after_min_s,

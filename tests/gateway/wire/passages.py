@@ -98,12 +98,14 @@ async def gateway(script: Script, **spans: Unpack[Spans]) -> AsyncIterator[Gatew
             finally:
                 made.tasks_over += 1
 
-        async with serving(serve, stall_s=spans.get("stall_s", 5)) as listener:
-            made = Gateway(listener, pool, seen)
-            yield made
-            assert listener.errors == []
-            assert pool.open_connections == len(pool._idle)
-        pool.close()
+        try:
+            async with serving(serve, stall_s=spans.get("stall_s", 5)) as listener:
+                made = Gateway(listener, pool, seen)
+                yield made
+                assert listener.errors == []
+                assert pool.open_connections == len(pool._idle)
+        finally:
+            pool.close()
         await until(lambda: seen.open == 0)
 
 

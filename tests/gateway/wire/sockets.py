@@ -364,8 +364,10 @@ def play(script: Script, test: Callable[[EnginePool], Awaitable[None]], *, idle_
         nonlocal connections
         async with engine(script) as seen:
             pool = EnginePool("127.0.0.1", seen.port, idle_keep_s=idle_keep_s)
-            await test(pool)
-            pool.close()
+            try:
+                await test(pool)
+            finally:
+                pool.close()
             assert pool.open_connections == 0
             await until(lambda: seen.open == 0)
             connections = seen.connections

@@ -31,6 +31,7 @@ from fairlane.gateway.wire.upstream import Headers, UpstreamConnection
 JSON = b"content-type: application/json\r\n"
 TAIL_BYTES = 64 * 1024  # of a plain body, kept to find the usage in it
 CLOCK_S = 0.002  # the loop's clock counts milliseconds
+PROGRESS_EVENTS = 32  # between two reports of progress
 HOLD_BYTES = 1024 * 1024  # of an event stream, kept back until its first data event is complete
 
 BROKEN_OFF = (
@@ -49,8 +50,8 @@ class Relay:
     sent a head. `failure` is reset, closed, garbage or timeout; nothing was sent to the client where `started` is false then.
     `unsent`: nothing of the request was written, so it may be sent again on another connection. `refused`: the
     engine's stream began with an error object, which was given to the client as an ordinary answer with that `status`.
-    `events` are the output events of a stream. `first_byte_at` is the time, by `time.monotonic`, of the first data
-    event, or of a plain answer's head.
+    `events` are the output events of a stream; `on_progress`, where it is set, is told of the first and then now and
+    then. `first_byte_at` is the time, by `time.monotonic`, of the first data event, or of a plain answer's head.
     """
 
     __slots__ = (
@@ -67,6 +68,7 @@ class Relay:
         "_meter",
         "_over",
         "_paused",
+        "_report_at",
         "_stream",
         "_tail",
         "_tail_bytes",
@@ -75,6 +77,7 @@ class Relay:
         "completed",
         "failure",
         "first_byte_at",
+        "on_progress",
         "refused",
         "status",
         "unsent",
@@ -99,6 +102,8 @@ class Relay:
         self.usage: dict[str, Any] | None = None
         self.first_byte_at: float | None = None
         self.bytes_out = 0
+        self.on_progress: Callable[[int], None] | None = None
+        self._report_at = 1  # events
         self._exchange = exchange
         self._connection: UpstreamConnection | None = connection
         self._extra_headers = extra_headers
@@ -194,6 +199,8 @@ class Relay:
             if self._head:
                 self._hold(meter, data, last=last)
                 return
+            if meter.events >= self._report_at:
+                self._report(meter.events)
         self.bytes_out += len(data)
         if last:
             self._exchange.end(data)
@@ -245,6 +252,13 @@ class Relay:
             self._refuse(meter.error)
         elif meter.begun or self._held_bytes > HOLD_BYTES:
             self._open_stream(last=last)
+            if meter.events:
+                self._report(meter.events)
+
+    def _report(self, events: int) -> None:
+        self._report_at = events + PROGRESS_EVENTS
+        if self.on_progress is not None:
+            self.on_progress(events)
 
     def _refuse(self, error: dict[str, Any]) -> None:
         """Answer with the engine's error object; the rest of its stream is not wanted."""

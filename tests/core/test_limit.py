@@ -1,0 +1,82 @@
+"""The nested limit of an engine, against the definition of the peak."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlane.core.values import Engine, Request, Tenant
+from fairlane.policies.nested_limit import KV_RATIO, LOWER_RATIO, NestedLimit
+from tests.core.world import request
+
+T = Tenant("t")
+
+
+def sized(prompt: int, upper: int, rank: int = 0) -> Request:
+    """A request whose output is predicted to stay below `upper`."""
+    return request(T, rank, prompt=prompt, output=upper)
+
+
+def peak(running: list[tuple[int, int]]) -> int:
+    """The most that (held, to come) hold together, by the definition: at the end of each, those not longer are gone."""
+    return max((sum(a + rem for a, other in running if other >= rem) for _, rem in running), default=0)
+
+
+@given(
+    running=st.lists(st.tuples(st.integers(1, 500), st.integers(1, 300), st.integers(0, 400)), max_size=12),
+    new=st.tuples(st.integers(1, 500), st.integers(1, 300)),
+    kv=st.integers(500, 8000),
+    rank=st.integers(0, 3),
+)
+def test_a_request_fits_exactly_if_the_peak_with_it_does(
+    running: list[tuple[int, int, int]], new: tuple[int, int], kv: int, rank: int
+) -> None:
+    """However far the running ones have come, the answer is that of the definition."""
+    limit = NestedLimit(Engine("e", 100, kv_tokens=kv))
+    held = []
+    for prompt, upper, produced in running:
+        r = sized(prompt, upper)
+        limit.take(r)
+        if produced:
+            limit.progress(r, produced)
+            if produced > 0.9 * upper:
+                upper = int(1.25 * produced) + 16  # noqa: PLW2901 - the prediction is raised
+        held.append((prompt + produced, upper - produced))
+    cap = int(kv * (KV_RATIO if rank == 0 else KV_RATIO * LOWER_RATIO))
+    expected = not running or peak([*held, new]) <= cap
+    assert limit.fits(sized(*new, rank)) == expected
+
+
+def test_prompts_without_a_first_token_are_bounded() -> None:
+    """A second long prompt waits for the first to be prefilled, and any prompt may start if none is."""
+    limit = NestedLimit(Engine("e", 10, prefill_tokens=1000))
+    first = sized(10, 10)
+    limit.take(first)
+    assert not limit.fits(sized(995, 10))
+    assert limit.fits(sized(990, 10))
+    limit.progress(first, 1)
+    assert limit.fits(sized(5000, 10))
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_only_requests_whose_progress_is_seen_count_as_prefilling(streams: bool) -> None:
+    """Nobody would ever say that the prompt of an answer that comes as a whole is prefilled."""
+    limit = NestedLimit(Engine("e", 10, prefill_tokens=100))
+    r = sized(80, 10)
+    r.streams = streams
+    limit.take(r)
+    assert limit.fits(sized(80, 10)) == (not streams)
+    limit.progress(r, 1)
+    assert limit.fits(sized(5000, 10))
+
+
+def test_an_empty_engine_takes_anything_and_a_full_one_nothing() -> None:
+    """A request beyond every number starts alone; slots are never exceeded."""
+    limit = NestedLimit(Engine("e", 1, kv_tokens=100, prefill_tokens=100))
+    huge = sized(5000, 5000)
+    assert limit.fits(huge)
+    limit.take(huge)
+    assert not limit.fits(sized(1, 1))
+    limit.release(huge)
+    assert (limit.running, limit.tokens, limit.final, limit.prefilling) == (0, 0, 0, 0)

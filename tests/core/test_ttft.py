@@ -1,0 +1,76 @@
+"""The estimate of the time to the first token, and what is shed by it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fairlane.core.ttft import SAMPLES_MIN, FirstTokenTime
+from fairlane.core.values import Engine, PriorityClass, Tenant
+from fairlane.errors import Reason
+from tests.core.world import Size, World, make
+
+
+def test_nothing_is_said_before_enough_was_seen() -> None:
+    """An estimate of nothing would shed; so there is none."""
+    ttft = FirstTokenTime()
+    for _ in range(SAMPLES_MIN - 1):
+        ttft.observe(1000, 1.0)
+    assert ttft.seconds(1000) == 0.0
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_a_line_is_found_and_half_of_the_estimates_are_too_low(noise: float) -> None:
+    """On an engine that needs 30 ms and 100 µs a token, the estimate is the median within a tenth."""
+    dice = random.Random(3)
+    ttft = FirstTokenTime()
+
+    def actual(tokens: int) -> float:
+        return (0.03 + 1e-4 * tokens) * dice.lognormvariate(0.0, noise)
+
+    for _ in range(300):
+        tokens = dice.randint(10, 8000)
+        ttft.observe(tokens, actual(tokens))
+    low = 0
+    for _ in range(1000):
+        tokens = dice.randint(10, 8000)
+        took = actual(tokens)
+        low += ttft.seconds(tokens) < took
+        ttft.observe(tokens, took)
+    assert ttft.seconds(4000) == pytest.approx(0.43, rel=0.15)
+    if noise:
+        assert 400 <= low <= 600
+
+
+def test_a_head_that_would_be_late_is_shed_before_it_starts() -> None:
+    """With 2 s to the first token and a promise of 3, a request that waited 1.5 s is told so, though a slot is free soon."""
+    classes = (PriorityClass("fast", 0, max_wait_s=100.0, ttft_slo_s=3.0),)
+    world = World(make((Engine("e", 1),), classes), 1)
+    tenant = Tenant("t")
+    pool = world.scheduler.pools["main"]
+    for _ in range(SAMPLES_MIN):
+        pool.ttft.observe(100, 2.0)
+    first = world.submit(tenant, 0, Size(100, 25, 25))
+    world.submit(tenant, 0, Size(100, 25, 25))
+    world.now = 0.9
+    world.pump()
+    assert world.shed == []
+    world.now = 1.5
+    world.pump()
+    assert [s.reason for s in world.shed] == [Reason.DEADLINE_MISSED]
+    world.scheduler.progress(first, 1, world.now)
+    assert first.first_token_at == world.now
+
+
+def test_output_beyond_the_prediction_is_charged_as_it_comes() -> None:
+    """In steps of 64 tokens class and tenant pay for what runs on, and the end settles the rest."""
+    world = World(make((Engine("e", 1),)), 1)
+    r = world.submit(Tenant("t"), 1, Size(100, 200, 50))
+    queue = world.scheduler.pools["main"].queues[1]
+    assert queue.served_cost == 300
+    for produced in (1, 50, 113, 114, 177, 178):
+        world.scheduler.progress(r, produced, 1.0)
+    assert queue.served_cost == r.cost == 300 + 4 * 128
+    world.step()
+    assert queue.served_cost == 100 + 4 * 200
