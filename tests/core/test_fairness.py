@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -179,3 +180,16 @@ def test_short_requests_overtake_within_the_window_only() -> None:
     late = world.submit(tenant, 0, Size(10, 1, 1))
     order = [world.step().id for _ in range(4)]
     assert order[1:] == [soon.id, long.id, late.id]
+
+
+def test_a_head_that_waited_long_competes_one_class_higher_and_no_more() -> None:
+    """After `promote_after_s` a batch head goes with the class above by arrival, still behind the most urgent one."""
+    classes = tuple(replace(c, min_share=0, promote_after_s=10.0 if c.rank == 3 else None) for c in FOUR)
+    world = World(make((Engine("e", 1),), classes), 1)
+    world.submit(Tenant("blocker"), 0, Size(20, 1, 1))
+    for rank in (3, 2, 0):
+        world.now += 0.1
+        world.submit(Tenant(f"first-{rank}"), rank, Size(10, 1, 1))
+    for expected in (0, 3, 2):
+        world.step()
+        assert world.started[-1][0] == expected

@@ -31,7 +31,6 @@ CASES: dict[str, Case] = {
         "kind: embedded, price_per_hour: 2",
         ["10: pools[0].engines[1].price_per_hour: not available in this version"],
     ),
-    "later_promotion": ("max_queued: 50", "promote_after_s: 50", ["13: classes[1].promote_after_s: not available in this version"]),
     "later_fair_by_user": (
         "    class: paid",
         "    class: paid\n    fair_by_user: true",

@@ -31,6 +31,7 @@ classes:
     max_queued: 0
     max_queued_cost: 7
     max_running: 1.0
+    promote_after_s: 4
     short_first_s: 0
     retry_after_min_s: 0.5
     retry_after_max_s: 0.5

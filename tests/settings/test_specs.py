@@ -40,9 +40,9 @@ def test_engines_have_their_own_slots_or_the_pools(settings: Settings) -> None:
 def test_classes_become_ranks_with_exact_shares(settings: Settings) -> None:
     """Order gives the rank, shares are basis points, and the deadline is the SLO's unless late answers are wanted."""
     assert class_specs(settings, 10) == (
-        PriorityClass("first", 0, 1234, 9, 99, 30.0, 3.0, 2, 3.75, 1.0, 45.0),
-        PriorityClass("second", 1, 0, 1000, None, 30.0, None, 2, 5.0, 1.0, 45.0),
-        PriorityClass("third", 2, 0, 1000, None, 60.0, None, None, 7.5, 3.0, 4.0),
+        PriorityClass("first", 0, 1234, 9, 99, 30.0, 3.0, 2, None, 3.75, 1.0, 45.0),
+        PriorityClass("second", 1, 0, 1000, None, 30.0, None, 2, None, 5.0, 1.0, 45.0),
+        PriorityClass("third", 2, 0, 1000, None, 60.0, None, None, None, 7.5, 3.0, 4.0),
     )
 
 

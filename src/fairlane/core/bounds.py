@@ -11,6 +11,7 @@ from fairlane.core.tenants import TenantState
 from fairlane.core.values import BASIS_POINTS, Request, Shed
 from fairlane.errors import Reason
 
+RETURNING = 0.7  # of refused work comes back
 CONTEXT_MARGIN = 4  # a prompt estimate is trusted to this factor: nearer to the context the engine itself decides
 
 
@@ -74,10 +75,13 @@ def newest(queue: ClassQueue) -> Request:
     return max((next(reversed(f.waiting.values())) for f in queue.waiting_flows()), key=lambda r: r.id)
 
 
-def shed(request: Request, queue: ClassQueue, flow: Flow, reason: Reason, rate: float | None) -> Shed:
-    """A refusal whose Retry-After comes from the work ahead and the class's rate; the random part is outside its bounds."""
+def shed(request: Request, queue: ClassQueue, reason: Reason, *, ahead: int, rate: float | None, now: float) -> Shed:
+    """A refusal whose Retry-After comes from the work ahead and the class's rate; the random part is outside its bounds.
+
+    Work that was refused lately and will come back counts as ahead (the shadow backlog), so that returning clients are
+    spread over the time in which they can be served.
+    """
     spec = queue.spec
-    wait = cost_ahead(queue, flow) / rate if rate else 0.0
+    wait = (ahead + queue.shadow.add(RETURNING * request.cost, rate, now)) / rate if rate else 0.0
     base = min(max(wait, spec.retry_after_min_s), spec.retry_after_max_s)
-    queue.forget(flow)
     return Shed(request, reason, base, max(2.0, base / 2))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from fairlane.core.rate import ServiceRate
+from fairlane.core.rate import ServiceRate, Shadow
 from fairlane.core.values import PriorityClass, Request, State
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ class ClassQueue:
         self.cost_max = 0  # largest cost seen lately
         self.waiting_weight = 0  # of flows with something waiting
         self.rate = ServiceRate(now)
+        self.shadow = Shadow(now)
 
     @property
     def backlogged(self) -> bool:

@@ -85,7 +85,9 @@ class PoolScheduler:
     def shed(self, request: Request, flow: Flow, reason: Reason, now: float) -> Shed:
         """A refusal with the time after which coming back makes sense."""
         queue = self.queues[request.rank]
-        return bounds.shed(request, queue, flow, reason, bounds.class_rate(queue, self.rate, now))
+        ahead = bounds.cost_ahead(queue, flow)
+        queue.forget(flow)
+        return bounds.shed(request, queue, reason, ahead=ahead, rate=bounds.class_rate(queue, self.rate, now), now=now)
 
     def dispatch(self, now: float, out: list[Decision]) -> None:
         """Starts whatever may start, in order, and brings the busy clocks up to date."""
@@ -146,6 +148,10 @@ class PoolScheduler:
         self.places.release(request)
         request.cost = cost
 
+    @property
+    def _promotes(self) -> bool:
+        return any(q.spec.promote_after_s is not None for q in self.queues)
+
     def _heads(self, now: float, out: list[Decision]) -> list[Request]:
         heads = []
         for rank, queue in enumerate(self.queues):
@@ -159,7 +165,13 @@ class PoolScheduler:
             elif rank == self.places.held_for:
                 self.places.release_hold()
             self._entered[rank] = backlogged
+        if self._promotes:
+            heads.sort(key=lambda r: (r.rank - self._promoted(r, now), r.arrived_at))
         return heads
+
+    def _promoted(self, request: Request, now: float) -> bool:
+        after = self.queues[request.rank].spec.promote_after_s
+        return after is not None and now - request.arrived_at >= after
 
     def _shed_late(self, queue: ClassQueue, now: float, out: list[Decision]) -> None:
         """Evicts heads whose first token would come after their deadline, before any engine works for them."""

@@ -52,3 +52,20 @@ class ServiceRate:
         if self.completions < MIN_COMPLETIONS or seconds <= 0.0:
             return None
         return self._cost / seconds
+
+
+class Shadow:
+    """Cost that was refused and is expected back; it is worked off at the rate at which its class is served."""
+
+    __slots__ = ("_at", "_cost")
+
+    def __init__(self, now: float) -> None:
+        self._cost = 0.0
+        self._at = now
+
+    def add(self, cost: float, per_s: float, now: float) -> float:
+        """Counts refused cost, and returns what was expected back before it."""
+        before = max(0.0, self._cost - per_s * (now - self._at))
+        self._cost = before + cost
+        self._at = now
+        return before

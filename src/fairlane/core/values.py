@@ -20,6 +20,7 @@ class PriorityClass:
 
     `min_share` is in basis points of the served cost (1000 = 10 %), `max_queued_cost` in cost units, times in seconds.
     `max_wait_s` bounds the wait; with `ttft_slo_s` a request is shed as well once its first token would come later than that.
+    A head that has waited `promote_after_s` competes one rank higher, never more.
     `short_first_s` bounds how far a short request may overtake inside its tenant (W_c of the request key).
     """
 
@@ -31,6 +32,7 @@ class PriorityClass:
     max_wait_s: float = 60.0
     ttft_slo_s: float | None = None
     max_running: int | None = None
+    promote_after_s: float | None = None
     short_first_s: float = 1.0
     retry_after_min_s: float = 1.0
     retry_after_max_s: float = 60.0

@@ -184,6 +184,11 @@ class ClassSettings(Section):
         description="Most requests of the class that run in a pool: a number, or a fraction of the pool's slots with a point (`0.5`). "
         "No limit by default, for an idle slot helps nobody.",
     )
+    promote_after_s: Seconds | None = Field(
+        default=None,
+        description="Seconds after which a waiting request competes one class higher, never more; off by default, because `min_share` "
+        "guarantees service without disturbing the order.",
+    )
     short_first_s: Annotated[float, Derived("`max_wait_s` / 8, within 1 and 600")] = Field(
         default_factory=lambda known: min(600.0, max(1.0, known.get("max_wait_s", 0.0) / 8)),
         ge=0,

@@ -74,6 +74,7 @@ def _class(one: ClassSettings, rank: int, pool_slots: int) -> PriorityClass:
         max_wait_s=one.max_wait_s,
         ttft_slo_s=one.ttft_slo_s if one.shed == "deadline" else None,
         max_running=_max_running(one.max_running, pool_slots),
+        promote_after_s=one.promote_after_s,
         short_first_s=one.short_first_s,
         retry_after_min_s=one.retry_after_min_s,
         retry_after_max_s=one.retry_after_max_s,
