@@ -78,3 +78,25 @@ def test_before_anything_is_known_the_least_time_is_told() -> None:
         scheduler.submit(request(Tenant("t"), 0), 0.0)
     sheds = [d for d in scheduler.poll(0.0) if isinstance(d, Shed)]
     assert [s.retry_after_s for s in sheds] == [3.0, 3.0]
+
+
+def test_a_class_alone_counts_on_the_whole_pool() -> None:
+    """A class that was never seen is not judged by its guarantee while no other waits, only by what it would really get."""
+    classes = (
+        PriorityClass("known", 0, 3000, max_wait_s=1e6, max_queued=1000),
+        PriorityClass("fresh", 1, 1000, max_wait_s=2000.0, max_queued=1000),
+    )
+    world = World(make((Engine("e", 1),), classes), 1)
+    one, other = Tenant("one"), Tenant("other")
+    for _ in range(60):
+        world.submit(one, 0, Size(100, 25, 25))
+    for _ in range(60):
+        world.step()
+    assert world.scheduler.queued == 0
+    for _ in range(9):
+        world.submit(other, 1, Size(100, 25, 25))
+    assert world.shed == []
+    for _ in range(40):
+        world.submit(one, 0, Size(100, 25, 25))
+    world.submit(other, 1, Size(100, 25, 25))
+    assert [s.reason for s in world.shed] == [Reason.WAIT_TOO_LONG]

@@ -120,6 +120,18 @@ def test_completions_and_models_through_the_official_client(gateway: Gateway, en
     assert [m.id for m in client(gateway.url).models.list()] == [MODEL]
 
 
+def test_queued_streams_never_meet_a_closing_connection(gateway: Gateway) -> None:
+    """llama.cpp closes its connection after each streamed answer, whatever it promises; of 48 streams none is lost."""
+
+    def stream_some(_: int) -> None:
+        for _ in range(12):
+            assert streamed(gateway.url, "Count to three.")[2] > 0
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(stream_some, range(4)))
+    assert gateway.metric("fairlane_engine_failures_total") == 0
+
+
 class Load:
     """Requests of one class, each noted with when it started at the engine and what it cost."""
 

@@ -4,10 +4,11 @@ Estimates of waiting divide the cost that is served before a request by the rate
 known only after some completions; before, only counts and costs bound the backlog.
 """
 
+from collections.abc import Sequence
+
 from fairlane.core.flows import ClassQueue, Flow
 from fairlane.core.places import Places
 from fairlane.core.rate import ServiceRate
-from fairlane.core.tenants import TenantState
 from fairlane.core.values import BASIS_POINTS, Request, Shed
 from fairlane.errors import Reason
 
@@ -36,18 +37,20 @@ def waits_too_long(wait_s: float, ttft_s: float, queue: ClassQueue) -> bool:
     return wait_s > spec.max_wait_s or (spec.ttft_slo_s is not None and wait_s + ttft_s > spec.ttft_slo_s)
 
 
-def wait_s(queue: ClassQueue, tenant: TenantState, pool_rate: ServiceRate, now: float) -> float:
-    """How long a newcomer is predicted to wait; 0.0 while no rate is known."""
-    rate = class_rate(queue, pool_rate, now) if queue.queued else None
-    return cost_ahead(queue, queue.flow(tenant)) / rate if rate else 0.0
+def class_rate(queue: ClassQueue, queues: Sequence[ClassQueue], pool_rate: ServiceRate, now: float) -> float | None:
+    """Cost per second that the class can count on while it waits, or None while the pool's rate is unknown.
 
-
-def class_rate(queue: ClassQueue, pool_rate: ServiceRate, now: float) -> float | None:
-    """Cost per second that the class can count on while it waits: its guarantee, or what it was seen to get."""
+    That is the greatest of what it was seen to get, its guarantee, and, if no more urgent class waits, what the guarantees of
+    the others that wait leave of the pool.
+    """
     rate = pool_rate.per_s(now)
     if rate is None:
         return None
-    return max(rate * queue.spec.min_share / BASIS_POINTS, queue.rate.per_s(now) or 0.0) or None
+    others = [q.spec for q in queues if q.backlogged and q is not queue]
+    share = queue.spec.min_share
+    if all(spec.rank > queue.spec.rank for spec in others):
+        share = max(share, BASIS_POINTS - sum(spec.min_share for spec in others))
+    return max(rate * share / BASIS_POINTS, queue.rate.per_s(now) or 0.0) or None
 
 
 def cost_ahead(queue: ClassQueue, flow: Flow) -> int:

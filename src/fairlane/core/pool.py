@@ -53,7 +53,8 @@ class PoolScheduler:
         own_full = limit is not None and tenant.queued >= limit
         if (own_full or not bounds.fits(queue, request)) and not self._starts_at_once(request, tenant):
             return Reason.TENANT_QUEUE_FULL if own_full else self._displace(request, tenant, now, out)
-        wait_s = bounds.wait_s(queue, tenant, self.rate, now)
+        rate = self._class_rate(queue, now) if queue.queued else None
+        wait_s = bounds.cost_ahead(queue, queue.flow(tenant)) / rate if rate else 0.0
         return Reason.WAIT_TOO_LONG if bounds.waits_too_long(wait_s, self._ttft_s(request), queue) else None
 
     def add(self, request: Request, tenant: TenantState) -> None:
@@ -87,7 +88,7 @@ class PoolScheduler:
         queue = self.queues[request.rank]
         ahead = bounds.cost_ahead(queue, flow)
         queue.forget(flow)
-        return bounds.shed(request, queue, reason, ahead=ahead, rate=bounds.class_rate(queue, self.rate, now), now=now)
+        return bounds.shed(request, queue, reason, ahead=ahead, rate=self._class_rate(queue, now), now=now)
 
     def dispatch(self, now: float, out: list[Decision]) -> None:
         """Starts whatever may start, in order, and brings the busy clocks up to date."""
@@ -180,6 +181,9 @@ class PoolScheduler:
             if not bounds.waits_too_long(now - head.arrived_at, self._ttft_s(head), queue):
                 return
             out.append(self.evict(head, Reason.DEADLINE_MISSED, now))
+
+    def _class_rate(self, queue: ClassQueue, now: float) -> float | None:
+        return bounds.class_rate(queue, self.queues, self.rate, now)
 
     def _ttft_s(self, request: Request) -> float:
         return self.ttft.seconds(self.places.prefilling + request.prompt_tokens)

@@ -80,7 +80,7 @@ async def gateway(script: Script, **spans: Unpack[Spans]) -> AsyncIterator[Gatew
     """Client side, relay and engine side together; in the end no connection and no task is left of them."""
     first_byte_s, idle_s = spans.get("first_byte_s", 5), spans.get("idle_s", 5)
     async with engine(script) as seen:
-        pool = EnginePool("127.0.0.1", seen.port)
+        pool = EnginePool("127.0.0.1", seen.port, rest_s=0)
 
         async def serve(exchange: Exchange) -> None:
             connection = pool.acquire() or await pool.connect()

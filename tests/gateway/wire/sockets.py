@@ -356,14 +356,14 @@ class Recorder:
         return bool(self.calls) and self.calls[-1] in {"ended", "failed"}
 
 
-def play(script: Script, test: Callable[[EnginePool], Awaitable[None]], *, idle_keep_s: float = 1.5) -> int:
+def play(script: Script, test: Callable[[EnginePool], Awaitable[None]], *, idle_keep_s: float = 1.5, rest_s: float = 0.0) -> int:
     """Run a test against a scripted engine; return how many connections the engine saw. In the end none is open."""
     connections = 0
 
     async def whole() -> None:
         nonlocal connections
         async with engine(script) as seen:
-            pool = EnginePool("127.0.0.1", seen.port, idle_keep_s=idle_keep_s)
+            pool = EnginePool("127.0.0.1", seen.port, rest_s=rest_s, idle_keep_s=idle_keep_s)
             try:
                 await test(pool)
             finally:

@@ -99,7 +99,7 @@ def test_a_request_that_was_never_written_may_be_sent_again() -> None:
 
     async def test() -> None:
         async with engine(says(plain(b"{}"))) as seen:
-            pool = EnginePool("127.0.0.1", seen.port)
+            pool = EnginePool("127.0.0.1", seen.port, rest_s=0)
             unsent: list[bool] = []
 
             async def serve(exchange: Exchange) -> None:

@@ -70,6 +70,46 @@ def test_the_newest_idle_connection_is_taken_first() -> None:
     assert play(says(OK), test, idle_keep_s=0.15) == 3
 
 
+STREAMED = CHUNKED + b"2\r\nok\r\n0\r\n\r\n"
+
+
+async def ends_after(peer: Peer, answer: bytes, wait_s: float) -> None:
+    """An engine that promises to keep its connection and closes it a moment after its answer."""
+    await peer.request()
+    await peer.send(answer)
+    await asyncio.sleep(wait_s)
+    peer.leave()
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.001, 0.005, 0.02])
+def test_an_engine_that_hangs_up_after_its_answer_loses_no_request(wait_s: float) -> None:
+    """Requests that follow at once never meet the closing connection, though a keep-alive was promised."""
+
+    async def script(peer: Peer) -> None:
+        await ends_after(peer, STREAMED, wait_s)
+
+    async def test(pool: EnginePool) -> None:
+        for _ in range(30):
+            sink = await ask_engine(pool)
+            assert sink.calls == ["head", "body", "ended"]
+        assert pool._hung_up == {True}
+
+    assert play(script, test, rest_s=0.05) == 30
+
+
+def test_a_connection_that_survived_its_rest_needs_none_any_more() -> None:
+    """After one rest an engine that keeps its promise is asked again at once, on the same connection."""
+
+    async def test(pool: EnginePool) -> None:
+        await ask_engine(pool)
+        assert pool.acquire() is None
+        await asyncio.sleep(0.07)
+        for _ in range(20):
+            await ask_engine(pool)
+
+    assert play(says(STREAMED), test, rest_s=0.05) == 1
+
+
 def test_idle_connections_are_retired() -> None:
     """After `idle_keep_s` they are closed by us, without another request being needed."""
 

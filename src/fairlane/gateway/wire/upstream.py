@@ -4,6 +4,10 @@
 the engine closes it or sends something unasked. The newest idle connection is taken first, after a look at its socket:
 one whose end has already arrived is not written to.
 
+**Resting.** Some engines promise to keep a connection and close it all the same after a streamed answer (llama.cpp does).
+The end comes a moment after the answer, and a request sent in between is lost. So a connection first rests for `rest_s`,
+until one has survived that after an answer of the same kind; where one is closed in that time, none is kept any more.
+
 **Repeating.** A request may have been executed as soon as one byte of it was written, and a POST to an engine is not
 idempotent (RFC 9110, 9.2.2). So this module never repeats one, and tells its caller in `Sink.failed(why, unsent)` the only
 case in which a repeat is safe: `unsent` is true when the connection was closed before anything was written to it. A connection
@@ -24,6 +28,7 @@ from fairlane.gateway.wire.response import Headers, ResponseReader
 __all__ = ["ConnectFailed", "EnginePool", "Headers", "Sink", "UpstreamConnection", "fetch"]
 
 CLOCK_S = 0.002  # the loop's clock counts milliseconds
+REST_S = 0.05  # an engine that closes after its answer has done so by then
 IDLE_KEEP_S = 1.5  # engines give up idle connections after 2 s (a strict proxy) or 5 s (uvicorn, llama.cpp)
 
 
@@ -62,6 +67,7 @@ class EnginePool:
         *,
         connect_s: float = 5.0,
         idle_keep_s: float = IDLE_KEEP_S,
+        rest_s: float = REST_S,
         authority: str | None = None,
     ) -> None:
         self.host = host
@@ -69,6 +75,7 @@ class EnginePool:
         self.authority = authority or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         self.connect_s = connect_s
         self.idle_keep_s = idle_keep_s
+        self.rest_s = rest_s
         self.connected = 0  # connections ever made
         self._tls = tls
         self._loop = asyncio.get_running_loop()
@@ -76,6 +83,8 @@ class EnginePool:
         self._open: set[UpstreamConnection] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._survived: set[bool] = set()  # kinds of answers (streamed or not) after which a connection stayed open
+        self._hung_up: set[bool] = set()  # kinds after which one was closed at once
 
     @property
     def open_connections(self) -> int:
@@ -84,13 +93,24 @@ class EnginePool:
 
     def acquire(self) -> "UpstreamConnection | None":
         """Take the newest idle connection that is still usable; None: call `connect`."""
-        retired = self._loop.time() - self.idle_keep_s
+        now = self._loop.time()
         while self._idle:
-            connection, _ = self._idle.popitem()
-            if connection.idle_since > retired and connection.is_usable():
+            connection = next(reversed(self._idle))
+            if not self._may_carry(connection, now):
+                connection = next(iter(self._idle))  # the one that has rested longest
+                if not self._may_carry(connection, now):
+                    return None
+            del self._idle[connection]
+            if now - connection.idle_since < self.idle_keep_s and connection.is_usable():
+                if now - connection.idle_since >= self.rest_s:
+                    self._survived.add(connection.streamed)
                 return connection
             connection.abort()
         return None
+
+    def _may_carry(self, connection: "UpstreamConnection", now: float) -> bool:
+        """Whether it has rested, or need not."""
+        return connection.streamed in self._survived or now - connection.idle_since >= self.rest_s
 
     async def connect(self) -> "UpstreamConnection":
         """Open a connection within `connect_s`, or raise `ConnectFailed`."""
@@ -127,7 +147,7 @@ class EnginePool:
 
     def release(self, connection: "UpstreamConnection") -> None:
         """Keep a connection whose answer is complete."""
-        if self._closed:
+        if self._closed or connection.streamed in self._hung_up:
             connection.abort()
             return
         connection.idle_since = self._loop.time()
@@ -139,6 +159,11 @@ class EnginePool:
         """Drop a closed connection."""
         self._open.discard(connection)
         self._idle.pop(connection, None)
+
+    def hung_up(self, connection: "UpstreamConnection") -> None:
+        """The engine closed a connection that it had promised to keep: idle, or written to already."""
+        if self._loop.time() - connection.idle_since < 2 * self.rest_s:
+            (self._survived.discard if connection.streamed in self._survived else self._hung_up.add)(connection.streamed)
 
     def _retire(self) -> None:
         """Close what has been idle for too long, and look again when the next one will have been."""
@@ -160,7 +185,7 @@ def _why(error: Exception) -> str:
 class UpstreamConnection(asyncio.Protocol):
     """One connection to an engine: a request out, its answer into a `Sink`, one at a time. Not for HEAD."""
 
-    __slots__ = ("_head_due", "_poll", "_pool", "_reader", "_sink", "_transport", "idle_since")
+    __slots__ = ("_head_due", "_poll", "_pool", "_reader", "_sink", "_transport", "idle_since", "streamed")
 
     def __init__(self, pool: EnginePool) -> None:
         self._pool = pool
@@ -170,6 +195,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink: Sink | None = None
         self._head_due = False
         self.idle_since = 0.0
+        self.streamed = False  # whether its last answer was
 
     def send(self, request: bytes, sink: Sink) -> None:
         """Write a whole request; its answer goes to `sink`, which is told at once where the connection is closed already."""
@@ -246,6 +272,8 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell a waiting sink: the end, where the answer was to last until closing, else a failure."""
         self._transport = None
+        if self.idle_since and not self._reader.status:
+            self._pool.hung_up(self)
         self._pool.forget(self)
         sink, self._sink = self._sink, None
         if sink is None:
@@ -259,6 +287,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = None
         transport = self._transport
         if self._reader.keep and transport is not None and not transport.is_closing():
+            self.streamed = self._reader.length is None
             self._reader.reset()
             transport.resume_reading()
             self._pool.release(self)
