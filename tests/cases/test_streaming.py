@@ -80,3 +80,17 @@ def test_fc_23_each_chunk_is_passed_on_at_once(stub: Stub, start: Start, *, earl
     assert max(delays) < 0.05, delays
     assert statistics.median(delays) < 0.01
     assert bytes(call.raw[: call.arrivals[0][1]]).startswith(b"HTTP/1.1 200")
+
+
+def test_fc_16_usage_is_shown_only_to_those_who_asked(stub: Stub, start: Start) -> None:
+    """Without `include_usage` no usage and no chunk without choices arrives, `[DONE]` stays last, and the real figure is charged."""
+    gateway = start(settings([engine(stub, 1)]))
+    stub.plan = PLAN
+    answer = gateway.post(chat("你好", stream=True))
+    assert answer.whole
+    assert b"usage" not in answer.body
+    assert b'"choices":[]' not in answer.body.replace(b" ", b"")
+    assert answer.body.endswith(b"data: [DONE]\n\n")
+    assert answer.body == EXPECTED.replace(next(e for e in EXPECTED.split(b"\n\n") if b'"usage"' in e) + b"\n\n", b"")
+    assert (tokens(gateway, "in"), tokens(gateway, "out")) == (10, 7)
+    assert gateway.post(ASKED).body == EXPECTED

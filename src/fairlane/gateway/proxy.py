@@ -51,6 +51,16 @@ class _Run:
     lease: Lease
     trail: Trail
 
+    @property
+    def asks_usage(self) -> bool:
+        """Whether the gateway asks for the usage of a stream whose client did not."""
+        return self.call.stream and not self.call.include_usage
+
+    @property
+    def set_fields(self) -> dict[str, bytes]:
+        """Fields of the body that the gateway sets."""
+        return {"stream_options": self.call.stream_options} if self.asks_usage else {}
+
     def usage(self, relay: Relay, outcome: Outcome) -> Usage | None:
         """What the request consumed: as the engine reports it, else the estimate of the prompt and the events that came.
 
@@ -143,6 +153,7 @@ class Proxy:
             first_byte_s=link.settings.first_byte_s,
             idle_s=link.settings.idle_s,
             stream=run.call.stream,
+            hide_usage=run.asks_usage,
         )
         relay.on_progress = lambda produced: self._admission.progress(run.lease.request, produced)
         try:
@@ -174,7 +185,7 @@ class Proxy:
 
     def _message(self, exchange: Exchange, run: _Run, link: EngineLink) -> bytes:
         """The whole request for the engine: the headers that it needs, and the body with our fields put right."""
-        body = rewrite(exchange.body, run.call, model=run.model.engine_name, drop=OWNED_FIELDS, set_fields={})
+        body = rewrite(exchange.body, run.call, model=run.model.engine_name, drop=OWNED_FIELDS, set_fields=run.set_fields)
         lines = [link.head(run.call.route.path)]
         for name in FORWARDED_HEADERS:
             value = exchange.headers.get(name)

@@ -25,7 +25,7 @@ import orjson
 
 from fairlane.gateway.wire.exchange import Exchange
 from fairlane.gateway.wire.headers import is_event_stream, pass_headers
-from fairlane.gateway.wire.sse import StreamMeter, find_usage
+from fairlane.gateway.wire.sse import StreamMeter, UsageFilter, find_usage
 from fairlane.gateway.wire.upstream import Headers, UpstreamConnection
 
 JSON = b"content-type: application/json\r\n"
@@ -58,6 +58,7 @@ class Relay:
         "_connection",
         "_exchange",
         "_extra_headers",
+        "_filter",
         "_head",
         "_held",
         "_held_bytes",
@@ -93,6 +94,7 @@ class Relay:
         first_byte_s: float,
         idle_s: float,
         stream: bool,
+        hide_usage: bool = False,
     ) -> None:
         self.status = 0
         self.completed = False
@@ -110,6 +112,7 @@ class Relay:
         self._limit_s = first_byte_s
         self._idle_s = idle_s
         self._stream = stream
+        self._filter = UsageFilter() if hide_usage else None
         self._loop = loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = loop.create_future()
         self._meter: StreamMeter | None = None
@@ -201,6 +204,8 @@ class Relay:
                 return
             if meter.events >= self._report_at:
                 self._report(meter.events)
+            if self._filter is not None:
+                data = self._shown(data, last=last)
         self.bytes_out += len(data)
         if last:
             self._exchange.end(data)
@@ -213,7 +218,7 @@ class Relay:
         if self._head:
             self._open_stream(last=True)
         elif not self._exchange.finished:
-            self._exchange.end()
+            self._exchange.end(b"" if self._filter is None else self._filter.rest())
         if self._meter is None:
             self.usage = self._read_usage()
         self.completed = True
@@ -255,6 +260,13 @@ class Relay:
             if meter.events:
                 self._report(meter.events)
 
+    def _shown(self, data: bytes, *, last: bool) -> bytes:
+        """The piece without the usage that only the gateway asked for."""
+        if self._filter is None:
+            return data
+        shown = self._filter.feed(data)
+        return shown + self._filter.rest() if last else shown
+
     def _report(self, events: int) -> None:
         self._report_at = events + PROGRESS_EVENTS
         if self.on_progress is not None:
@@ -277,6 +289,8 @@ class Relay:
         self._head = b""
         data = self._held[0] if len(self._held) == 1 else b"".join(self._held)
         self._held.clear()
+        if self._filter is not None:
+            data = self._shown(data, last=last)
         self.bytes_out += len(data)
         if last:
             exchange.end(data)

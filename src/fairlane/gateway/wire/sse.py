@@ -16,6 +16,7 @@ import orjson
 LINE_BYTES = 256 * 1024  # of one line, or of one event's data, that are kept; what is longer is counted, not read
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_EVENT_END = re.compile(rb"\n\n|\r\n\r\n|\r\r")
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _DONE = (b"data: [DONE]\n\n", b"data:[DONE]\n\n")
 _BOM = b"\xef\xbb\xbf"
@@ -177,3 +178,46 @@ def _read_error(payload: bytes) -> dict[str, Any] | None:
     if isinstance(event, dict) and (event.get("error") or event.get("object") == "error"):
         return event
     return None
+
+
+class UsageFilter:
+    """Takes the event that holds nothing but the usage out of a stream whose client did not ask for it.
+
+    Whole events pass as they came. The beginning of an event waits for its end, but never more than `LINE_BYTES` of it: what
+    is longer is no usage, and passes.
+    """
+
+    __slots__ = ("_pending",)
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """The next piece of the stream as the client may see it; empty where nothing is certain yet."""
+        if not self._pending and data.endswith(b"\n\n") and b'"usage"' not in data:
+            return data
+        data = self._pending + data
+        end = 0
+        for boundary in _EVENT_END.finditer(data):
+            end = boundary.end()
+        self._pending = data[end:]
+        if len(self._pending) > LINE_BYTES:
+            self._pending, end = b"", len(data)
+        return self._whole_events(data[:end])
+
+    def rest(self) -> bytes:
+        """What is left at the end of the stream."""
+        data, self._pending = self._pending, b""
+        return data
+
+    @staticmethod
+    def _whole_events(data: bytes) -> bytes:
+        if b'"usage"' not in data:
+            return data
+        kept, start = [], 0
+        for boundary in _EVENT_END.finditer(data):
+            event = data[start : boundary.end()]
+            start = boundary.end()
+            if not (_USAGE.search(event) and _NO_CHOICES.search(event)):
+                kept.append(event)
+        return b"".join(kept) + data[start:]
