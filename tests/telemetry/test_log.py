@@ -100,7 +100,7 @@ def test_the_level_leaves_out_what_is_below_it(pipe: Pipe, level: str, seen: int
     log.flush()
     lines = pipe.lines()
     assert [line["level"] for line in lines] == ["debug", "info", "warning", "error"][-seen:]
-    log.request("r", tenant="t", cls=None, model=None, route="/", status=404, total_ms=1.0)
+    log.request("r", tenant="t", cls=None, model=None, route="/", status=404, outcome="invalid", total_ms=1.0)
     log.flush()
     assert len(pipe.lines()) == (seen >= 3)
 
@@ -121,6 +121,7 @@ def test_the_access_line_has_its_fixed_fields(pipe: Pipe) -> None:
         model="m:*{}%",
         route="/v1/chat/completions",
         status=429,
+        outcome="rejected",
         reason=Reason.QUEUE_FULL,
         total_ms=0.123456,
     )
@@ -136,6 +137,7 @@ def test_the_access_line_has_its_fixed_fields(pipe: Pipe) -> None:
             "model": "m:*{}%",
             "route": "/v1/chat/completions",
             "status": 429,
+            "outcome": "rejected",
             "reason": "queue_full",
             "engine": None,
             "queue_ms": None,

@@ -27,8 +27,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser("serve", help="run the gateway", description="Runs the gateway in the foreground.")
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; without it, an embedded demonstration model is served")
     parser.add_argument("--listen", metavar="ADDR", help="HOST:PORT for clients instead of the configured one")
+    parser.add_argument("--admin-listen", metavar="ADDR", help="HOST:PORT for health, metrics and state instead of the configured one")
     parser.add_argument("--engine", metavar="URL", help="serve the models of this OpenAI-compatible server; no --config")
     parser.add_argument("--model", metavar="FILE.gguf", help="serve this model on the embedded engine; no --config")
+    parser.add_argument("--slots", type=_positive, metavar="N", help="requests that the engine runs at once; no --config")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"), help="default: info")
     parser.set_defaults(run=run)
 
@@ -36,6 +38,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop."""
     chosen = [name for name in ("config", "engine", "model") if getattr(args, name)]
+    if args.config and args.slots:
+        chosen.append("slots")
     if len(chosen) > 1:
         raise SettingsError([f"--{chosen[0]} and --{chosen[1]} exclude each other"])
     settings = _with_weights(_settings(args))
@@ -58,17 +62,15 @@ async def _serve(settings: Settings, log: Log) -> int:
         address = await gateway.start()
         await admin.start(*settings.server.admin_address)
         if await _before(gateway.first_probes(), stop):
-            print(welcome(settings, address, admin.address, gateway.pool_slots()), file=sys.stderr, flush=True)
+            print(welcome(settings, address, admin.address, gateway.links.values()), file=sys.stderr, flush=True)
             gc.collect()
             gc.freeze()
         await stop.wait()
-        log.info("draining", seconds=settings.server.drain_s)
-        log.flush()
+        print("stopping: what waits and runs may end; once more to cut it off", file=sys.stderr, flush=True)
     finally:
-        stopping = loop.create_task(gateway.stop())
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopping.cancel)
-        await asyncio.wait([stopping])
+            loop.add_signal_handler(number, gateway.hurry.set)
+        await gateway.stop()
         await admin.stop()
     return 0
 
@@ -94,22 +96,31 @@ def _settings(args: argparse.Namespace) -> Settings:
         settings = _with_model(configuration.load(None), Path(args.model))
     else:
         settings = configuration.load(args.config)
-    if args.listen:
-        settings = settings.model_copy(
-            update={"server": settings.server.model_copy(update={"listen": _listen(args.listen, settings.server.admin_listen)})}
-        )
-    return settings
+    server = settings.server.model_copy(update=_addresses(args))
+    if server.listen == server.admin_listen and not server.listen.endswith(":0"):
+        raise SettingsError([f"clients and admin pages cannot share the address {server.listen}; see --listen and --admin-listen"])
+    pools = settings.pools
+    if args.slots:
+        pools = tuple(pool.model_copy(update={"slots": args.slots}) for pool in pools)
+    return settings.model_copy(update={"server": server, "pools": pools})
 
 
-def _listen(address: str, admin: str) -> str:
-    """The address, checked by the same rules as in a file."""
-    try:
-        configuration.split_address(address)
-    except ValueError as fault:
-        raise SettingsError([f"--listen {address}: {fault}"]) from None
-    if address == admin and not address.endswith(":0"):
-        raise SettingsError([f"--listen {address}: is the address of the admin port, server.admin_listen"])
-    return address
+def _addresses(args: argparse.Namespace) -> dict[str, str]:
+    """The addresses of the command line, checked by the same rule as in a file."""
+    given = {"listen": args.listen, "admin_listen": args.admin_listen}
+    for name, address in given.items():
+        try:
+            configuration.split_address(address or "127.0.0.1:0")
+        except ValueError as fault:
+            raise SettingsError([f"--{name.replace('_', '-')} {address}: {fault}"]) from None
+    return {name: address for name, address in given.items() if address}
+
+
+def _positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
 
 
 def _with_weights(settings: Settings) -> Settings:

@@ -1,26 +1,29 @@
 """What `fairlane serve` prints once it serves: where to send requests, one to try, and what each class may expect."""
 
+from collections.abc import Collection
+
+from fairlane.gateway.links import EngineLink
 from fairlane.settings import Settings
 
 
-def welcome(settings: Settings, address: tuple[str, int], admin: tuple[str, int], slots: dict[str, int]) -> str:
+def welcome(settings: Settings, address: tuple[str, int], admin: tuple[str, int], links: Collection[EngineLink]) -> str:
     """The text, for a person at a terminal."""
     url = _url(address)
     models = [alias for pool in settings.pools for alias in pool.aliases]
     key = "" if settings.anonymous else "  -H 'Authorization: Bearer YOUR-KEY' \\\n"
-    pools = ", ".join(f"{name} ({count} slots)" for name, count in slots.items())
-    question = '{"role": "user", "content": "What is the capital of France?"}'
-    body = f'{{"model": "{models[0]}", "messages": [{question}], "max_tokens": 32, "temperature": 0}}'
+    body = f'{{"model": "{models[0]}", "stream": true, "messages": [{{"role": "user", "content": "Why is the sky blue?"}}]}}'
     return "\n".join(
         [
             "",
-            f"Fairlane serves {', '.join(models)} at {url}/v1   pools: {pools}",
+            f"Fairlane serves {', '.join(models)} at {url}/v1",
             f"metrics, health and state: {_url(admin)}/metrics /readyz /admin/state",
+            *map(_engine, links),
+            *_open_door(settings),
             "",
             *_table(settings),
             "",
             "try it:",
-            f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
+            f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
             f"{key}  -H 'X-Fairlane-Class: {_best_class(settings)}' \\",
             f"  -d '{body}'",
             "",
@@ -28,8 +31,26 @@ def welcome(settings: Settings, address: tuple[str, int], admin: tuple[str, int]
     )
 
 
+def _engine(link: EngineLink) -> str:
+    """One engine, and what an operator has to know of it."""
+    where = f" at {link.settings.url}" if link.settings.url else ""
+    if not link.up:
+        return f"WARNING: engine {link.name}{where} does not answer ({link.problem}); it is asked again until it does"
+    assumed = " (assumed, since the engine does not say: set `slots` to what it runs at once)" if link.slots_assumed else ""
+    return f"engine {link.name}{where}: {link.spec.slots} slots{assumed}"
+
+
+def _open_door(settings: Settings) -> list[str]:
+    host, _ = settings.server.listen_address
+    if settings.anonymous is None or host in {"127.0.0.1", "::1", "localhost"}:
+        return []
+    return ["WARNING: open to the network, and callers need no key"]
+
+
 def _url(address: tuple[str, int]) -> str:
+    """A URL under which this machine reaches the address."""
     host, port = address
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - it is replaced, not bound
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

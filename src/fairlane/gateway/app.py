@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 import traceback
@@ -27,6 +28,7 @@ from fairlane.settings import Settings, class_specs, pool_specs
 from fairlane.telemetry.log import Log
 from fairlane.telemetry.metrics import Metrics
 
+FAREWELL_S = 0.2  # for the answers of what is shed when draining ends
 BACKLOG = 2048  # connections that the kernel keeps while the loop is busy
 FLUSH_S = 0.25  # between two writes of the log
 REQUEST_ID_MAX = 128
@@ -77,6 +79,7 @@ class Gateway:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self.hurry = asyncio.Event()
 
     async def start(self) -> tuple[str, int]:
         """Listens for clients and begins to watch the engines. Returns the address."""
@@ -89,7 +92,9 @@ class Gateway:
         try:
             self._server = await self.loop.create_server(self.http.protocol, host, port, backlog=BACKLOG)
         except OSError as error:
-            raise EngineError(f"cannot listen on {self.settings.server.listen}: {error.strerror or error}") from None
+            raise EngineError(
+                f"cannot listen on {self.settings.server.listen}: {_why(error)}; choose another address with --listen or server.listen"
+            ) from None
         address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return address
 
@@ -102,21 +107,31 @@ class Gateway:
                 self.run(embedded.keep(link, model, engine, self.log))
         await asyncio.gather(*(link.probed.wait() for link in self.links.values()))
 
-    def pool_slots(self) -> dict[str, int]:
-        """Requests that each pool runs at once, as far as is known."""
-        return {name: sum(link.spec.slots for link in self.links.values() if link.pool == name) for name in self._specs}
-
     async def stop(self) -> None:
-        """Refuses new requests, lets waiting and running ones end within `drain_s`, sheds the rest."""
+        """Refuses new requests and lets what waits and runs end within `drain_s`, or until `hurry` is set; cuts off the rest."""
         self.admission.draining = True
-        drain_s = self.settings.server.drain_s
         if self._server is not None:
             self._server.close()
-        closing = self.loop.create_task(self.http.close(drain_s))
-        done, _ = await asyncio.wait([closing], timeout=max(0.0, drain_s - 0.1))
-        if not done:
+        drain_s = self.settings.server.drain_s
+        self.log.info("draining", seconds=drain_s, running=self._running(), waiting=self.scheduler.queued)
+        closing = self.loop.create_task(self.http.close(drain_s + FAREWELL_S))
+        hurried = self.loop.create_task(self.hurry.wait())
+        await asyncio.wait((closing, hurried), timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        cut = 0
+        if not closing.done():
             self.admission.evict_all(Reason.DRAINING)
+            await asyncio.wait((closing,), timeout=FAREWELL_S)
+            cut = self._running()
+            self.http.cut()
         await closing
+        self.log.info("stopped", cut_off=cut)
+        await self._end_tasks()
+
+    def _running(self) -> int:
+        return sum(pool.places.running for pool in self.scheduler.pools.values())
+
+    async def _end_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -211,6 +226,11 @@ class Gateway:
         while True:
             await asyncio.sleep(FLUSH_S)
             self.log.flush()
+
+
+def _why(error: OSError) -> str:
+    """What the system says, without the words that asyncio puts around it."""
+    return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
 def _place(error: BaseException) -> str:

@@ -34,7 +34,7 @@ class EngineLink:
         self.pool = pool
         self.name = settings.name
         self.settings = settings
-        self.spec = spec
+        self.spec = self._configured = spec
         self.up = False
         self.connections: EnginePool | None = None
         self._address: Address | None = None
@@ -43,7 +43,8 @@ class EngineLink:
         self._log = log
         self._heads: dict[str, bytes] = {}
         self._failures = 0
-        self._problem: str | None = None
+        self.problem: str | None = None
+        self.slots_assumed = False  # neither the settings nor the engine said how many it has
         self._probe_soon = asyncio.Event()
         self.probed = asyncio.Event()  # set after the first round of probes
 
@@ -129,18 +130,23 @@ class EngineLink:
             self.probed.set()
 
     def _set_up(self, report: Report) -> None:
-        slots = self.spec.slots
-        context = self.spec.context
+        """Takes a report: what is not configured is as the engine says, and as before where it says nothing now."""
+        spec = self.spec
         if report.healthy:
-            slots = slots or report.slots or SLOTS_BY_DEFAULT
-            context = context or report.context
-        spec = replace(self.spec, slots=slots, context=context)
-        if report.healthy != self.up or report.problem != self._problem:
-            level = self._log.info if report.healthy and report.problem is None else self._log.warning
-            level("engine_up" if report.healthy else "engine_down", engine=self.name, slots=slots, problem=report.problem)
-            if report.healthy and report.slots is not None and slots > report.slots:
-                self._log.warning("engine_slots", engine=self.name, configured=slots, reported=report.slots)
+            slots = self._configured.slots or report.slots
+            self.slots_assumed = slots is None
+            context = self._configured.context or report.context
+            spec = replace(spec, slots=slots or SLOTS_BY_DEFAULT, context=context)
+        if report.healthy != self.up or report.problem != self.problem:
+            self._tell(report, spec)
         changed = report.healthy != self.up or spec != self.spec
-        self.up, self.spec, self._problem = report.healthy, spec, report.problem
+        self.up, self.spec, self.problem = report.healthy, spec, report.problem
         if changed:
             self._notify(self)
+
+    def _tell(self, report: Report, spec: Engine) -> None:
+        level = self._log.info if report.healthy and report.problem is None else self._log.warning
+        event = "engine_up" if report.healthy else "engine_down"
+        level(event, engine=self.name, url=self.settings.url, slots=spec.slots, problem=report.problem)
+        if report.healthy and report.slots is not None and spec.slots > report.slots:
+            self._log.warning("engine_slots", engine=self.name, configured=spec.slots, reported=report.slots)

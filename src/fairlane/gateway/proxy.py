@@ -201,12 +201,14 @@ class Proxy:
             link.broke()
             self._metrics.engine_failed(link.name, relay.failure)
             self._settle(run, link, relay, Outcome.FAILED)
+            run.trail.reason = Reason.ENGINE_FAILED
             if not relay.started:
                 raise Refused(Reason.ENGINE_TIMEOUT if relay.failure == "timeout" else Reason.ENGINE_FAILED)
             return
         link.succeeded()
         if relay.refused or relay.status > _OK_MAX:
             self._metrics.engine_refused(link.name, relay.status)
+            run.trail.reason = "engine_refused"
             self._settle(run, link, relay, Outcome.FAILED)
         else:
             self._settle(run, link, relay, Outcome.COMPLETED)

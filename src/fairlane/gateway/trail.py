@@ -8,6 +8,8 @@ from fairlane.telemetry.log import Log
 from fairlane.telemetry.metrics import Metrics
 from fairlane.telemetry.table import NO_CLASS
 
+CLIENT_LEFT = 499  # in the log, where the client left before there was a status
+
 
 @dataclass(slots=True)
 class Trail:
@@ -47,7 +49,8 @@ class Trail:
             cls=self.cls,
             model=self.model,
             route=exchange.path[:64],
-            status=self.status,
+            status=self.status or CLIENT_LEFT,
+            outcome=self.outcome,
             reason=self.reason,
             engine=self.engine,
             queue_ms=_ms(self.queue_s),

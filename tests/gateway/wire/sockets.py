@@ -99,6 +99,7 @@ class End:
     async def answer(self, *, head_only: bool = False) -> Answer:
         """Read one answer by its own framing."""
         line, *lines = (await self.line_block()).decode("latin-1").rstrip("\r\n").split("\r\n")
+        assert line.startswith("HTTP/1.1 "), line
         headers = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in lines)}
         answer = Answer(int(line.split(" ")[1]), headers, b"")
         if head_only or answer.status in (100, 204, 304):

@@ -160,6 +160,7 @@ def test_the_idle_limit_is_for_silence_not_for_length() -> None:
 
     async def script(peer: Peer) -> None:
         await peer.request()
+        await asyncio.sleep(0.2)
         await peer.send(STREAM_HEAD)
         for _ in range(8):
             await peer.send(*framed(EVENTS[0]))
@@ -317,15 +318,30 @@ def test_the_engine_is_free_before_a_slow_client_has_read() -> None:
 
 def test_a_client_that_was_slow_before_pauses_the_next_answer_too() -> None:
     """A relay that begins while the send buffer is still full stops its engine from the start."""
-    body = b"x" * (12 << 20)
+    body = b"x" * (16 << 20)
 
-    async def test(made: Gateway) -> None:
-        client = await connect(made.listener.port, receive_bytes=8192)
-        await client.send(b"POST /plain HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}" * 2)
-        await asyncio.sleep(0.2)
-        [connection] = made.listener.server.connections
-        assert connection.transport.get_write_buffer_size() < 1 << 20
-        for _ in range(2):
-            assert len((await client.answer()).body) == len(body)
+    async def test() -> None:
+        async with engine(says(plain(body))) as seen:
+            pool = EnginePool("127.0.0.1", seen.port)
+            relays: list[Relay] = []
 
-    through(says(plain(body)), test)
+            async def serve(exchange: Exchange) -> None:
+                if exchange.path == "/first":
+                    exchange.respond(200, b"", body)
+                    return
+                relay = Relay(exchange, await pool.connect(), lambda _: b"", first_byte_s=5, idle_s=5, stream=False)
+                relays.append(relay)
+                await relay.run(b"GET / HTTP/1.1\r\n\r\n")
+
+            async with serving(serve) as listener:
+                client = await connect(listener.port, receive_bytes=8192)
+                await client.send(b"".join(b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in (b"first", b"second")))
+                await until(lambda: relays)
+                await asyncio.sleep(0.1)
+                assert not relays[0].started
+                for _ in range(2):
+                    assert len((await client.answer()).body) == len(body)
+                assert relays[0].completed
+            pool.close()
+
+    run(test())

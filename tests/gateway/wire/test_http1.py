@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairlane.gateway.wire import http1, reader
+from fairlane.gateway.wire import reader
 from fairlane.gateway.wire.http1 import Exchange
 from tests.gateway.wire.sockets import (
     GET,
@@ -158,40 +158,6 @@ def test_requests_that_arrive_while_one_runs_wait_unparsed() -> None:
     run(talk())
 
 
-def test_what_a_client_sends_ahead_is_bounded() -> None:
-    """A client that pipelines without end while a request runs is not read beyond a bound, and served when its turn comes."""
-
-    async def talk() -> None:
-        gate = asyncio.Event()
-
-        async def serve(exchange: Exchange) -> None:
-            await gate.wait()
-            exchange.respond(200, b"", b"%d" % len(exchange.body))
-
-        async with serving(serve, max_body_bytes=1 << 26) as listener:
-            client = await connect(listener.port)
-            await client.send(GET)
-            await until(lambda: listener.server.tasks)
-            client.writer.write(post(bytes(32 << 20)))
-            [connection] = listener.server.connections
-            await until(lambda: not connection.transport.is_reading())
-            assert len(connection._held) < http1.HELD_BYTES + 512 * 1024
-            gate.set()
-            assert (await client.answer()).body == b"0"
-            assert (await client.answer()).body == b"%d" % (32 << 20)
-            client.leave()
-
-    run(talk())
-
-
-def test_too_many_requests_in_one_piece_end_the_connection() -> None:
-    """A flood of tiny requests is parsed ahead to a bound; those are answered, the last with a goodbye."""
-    flood = GET * (reader.AHEAD + 40)
-    answers = ask(flood, answers=reader.AHEAD, closed=True)
-    assert [a.status for a in answers] == [200] * reader.AHEAD
-    assert answers[-1].headers["connection"] == "close"
-
-
 # Answering.
 
 
@@ -266,6 +232,18 @@ def test_an_answer_shorter_than_declared_is_broken_off() -> None:
 
     [answer] = ask(GET, serve=serve, closed=True)
     assert (answer.body, answer.cut) == (b"12345", True)
+
+
+def test_nothing_is_written_after_the_end() -> None:
+    """A late piece of one answer never gets into the next."""
+
+    async def serve(exchange: Exchange) -> None:
+        exchange.respond(200, b"", exchange.path.encode())
+        exchange.write(b"late")
+        exchange.end(b"later")
+        exchange.abort()
+
+    assert [answer.body for answer in ask(GET + GET, serve=serve, answers=2)] == [b"/", b"/"]
 
 
 @pytest.mark.parametrize("request_line", [b"HEAD / HTTP/1.1", b"GET /empty HTTP/1.1"])
@@ -354,6 +332,25 @@ def test_closing_lets_the_present_request_finish() -> None:
             await asyncio.wait_for(closing, 1)
             idle.leave()
             busy.leave()
+
+    run(talk())
+
+
+def test_a_request_that_is_arriving_at_the_close_is_still_served() -> None:
+    """Its answer says that the connection closes."""
+
+    async def talk() -> None:
+        async with serving(echo) as listener:
+            client = await connect(listener.port)
+            message = post(b"hello")
+            await client.send(message[:-2])
+            await until(lambda: any(c._reader.incoming for c in listener.server.connections))
+            closing = asyncio.create_task(listener.server.close(5))
+            await asyncio.sleep(0.01)
+            await client.send(message[-2:])
+            answer = await client.answer()
+            assert (answer.body, answer.headers["connection"]) == (b"hello", "close")
+            await asyncio.wait_for(closing, 1)
 
     run(talk())
 

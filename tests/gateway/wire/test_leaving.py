@@ -205,10 +205,12 @@ def test_a_head_must_be_whole_in_time_but_a_body_only_move() -> None:
                 await asyncio.sleep(0.06)
                 await client.send(bytes([byte]))
             assert (await client.answer()).body == b"hello"
-            for byte in message[:5]:
+            started = asyncio.get_running_loop().time()
+            for byte in message[:4]:
                 await client.send(bytes([byte]))
-                await asyncio.sleep(0.06)
+                await asyncio.sleep(0.045)
             assert (await client.answer()).status == 408
+            assert asyncio.get_running_loop().time() - started < 0.25
             client.leave()
 
     run(talk())
@@ -331,6 +333,23 @@ def test_fc_24_a_stalled_reader_is_dropped() -> None:
                 await until(lambda: not listener.server.connections and not listener.server.tasks)
                 client.leave()
         assert ends == ["gone", "cancelled"]
+
+    run(talk())
+
+
+def test_fc_24_a_reader_that_stalls_after_a_while_is_dropped() -> None:
+    """Progress once does not excuse standing still later."""
+
+    async def talk() -> None:
+        async def serve(exchange: Exchange) -> None:
+            exchange.respond(200, b"", bytes(32 << 20))
+            await exchange.flushed()
+
+        async with serving(serve, stall_s=0.2) as listener:
+            client = await connect(listener.port, receive_bytes=8192)
+            await client.send(GET)
+            await client.reader.readexactly(8 << 20)
+            await until(lambda: not listener.server.connections, 2)
 
     run(talk())
 

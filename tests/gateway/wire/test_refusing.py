@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from fairlane.errors import Reason
+from fairlane.gateway.wire import http1, reader
 from fairlane.gateway.wire.http1 import Exchange, Refusal
 from tests.gateway.wire.sockets import (
     GET,
@@ -96,6 +97,7 @@ def test_a_small_body_that_is_too_large_costs_no_connection() -> None:
     [
         b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 5000 + b"\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 1000 + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 100 + b"\r\n",
         b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 5000,
         b"GET /" + b"a" * 5000,
@@ -135,6 +137,40 @@ def test_trailers_and_extensions_are_ignored() -> None:
     [answer] = ask(message, serve=serve, closed=False)
     assert answer.body == b"abc"
     assert b"authorization" not in seen[0]
+
+
+def test_what_a_client_sends_ahead_is_bounded() -> None:
+    """A client that pipelines without end while a request runs is not read beyond a bound, and served when its turn comes."""
+
+    async def talk() -> None:
+        gate = asyncio.Event()
+
+        async def serve(exchange: Exchange) -> None:
+            await gate.wait()
+            exchange.respond(200, b"", b"%d" % len(exchange.body))
+
+        async with serving(serve, max_body_bytes=1 << 26) as listener:
+            client = await connect(listener.port)
+            await client.send(GET)
+            await until(lambda: listener.server.tasks)
+            client.writer.write(post(bytes(32 << 20)))
+            [connection] = listener.server.connections
+            await until(lambda: not connection.transport.is_reading())
+            assert len(connection._held) < http1.HELD_BYTES + 512 * 1024
+            gate.set()
+            assert (await client.answer()).body == b"0"
+            assert (await client.answer()).body == b"%d" % (32 << 20)
+            client.leave()
+
+    run(talk())
+
+
+def test_too_many_requests_in_one_piece_end_the_connection() -> None:
+    """A flood of tiny requests is parsed ahead to a bound; those are answered, the last with a goodbye."""
+    flood = GET * (reader.AHEAD + 40)
+    answers = ask(flood, answers=reader.AHEAD, closed=True)
+    assert [a.status for a in answers] == [200] * reader.AHEAD
+    assert answers[-1].headers["connection"] == "close"
 
 
 # Early refusals and Expect.
@@ -227,7 +263,9 @@ def test_fc_45_a_welcome_body_is_asked_for() -> None:
             for _ in range(2):
                 await client.send(POST + b"Authorization: k\r\nExpect: 100-Continue\r\nContent-Length: 5\r\n\r\n")
                 assert (await client.answer()).status == 100
-                await client.send(b"hello")
+                for piece in (b"he", b"ll", b"o"):
+                    await client.send(piece)
+                    await asyncio.sleep(0.01)
                 assert (await client.answer()).body == b"hello"
             client.leave()
 

@@ -108,6 +108,7 @@ def test_an_answer_without_a_length_ends_with_its_connection() -> None:
         ([bytes(100)], "stay", "garbage", False),
         ([CHUNKED, b"zz\r\n"], "stay", "garbage", True),
         ([b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"], "stay", "garbage", False),
+        ([b"HTTP/1.1 101 Switching Protocols\r\n\r\n"], "stay", "garbage", False),
         ([b"HTTP/1.1 099 What\r\nContent-Length: 0\r\n\r\n"], "stay", "garbage", False),
         ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nabc"], "stay", "garbage", False),
         ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n"], "stay", "garbage", False),

@@ -24,7 +24,7 @@ OWN_HEADERS = frozenset(
         b"x-request-id",
     }
 )
-OWN_PREFIXES = (b"x-fairlane-", b"access-control-")
+OWN_PREFIXES = (b"x-fairlane-", b"x-ratelimit-", b"access-control-")  # limits and cross-origin rules are the gateway's
 UNBUFFERED = ((b"cache-control", b"cache-control: no-cache\r\n"), (b"x-accel-buffering", b"x-accel-buffering: no\r\n"))
 
 

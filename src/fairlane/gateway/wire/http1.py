@@ -92,12 +92,16 @@ class HttpServer:
             connection.retire()
         if self.connections:
             await asyncio.wait([self._all_closed], timeout=drain_s)
-        for connection in list(self.connections):
-            connection.transport.abort()
+        self.cut()
         if self.connections:
             await asyncio.wait([self._all_closed], timeout=FAREWELL_S)
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=FAREWELL_S)
+
+    def cut(self) -> None:
+        """Break every connection off."""
+        for connection in list(self.connections):
+            connection.transport.abort()
 
 
 class ServerProtocol(asyncio.Protocol):
@@ -214,7 +218,7 @@ class ServerProtocol(asyncio.Protocol):
         """Go on to the next request, or close where this was the last."""
         self._current = None
         reader = self._reader
-        if not exchange.keep_alive or self._server.closing:
+        if not exchange.keep_alive:
             self._close()
         elif reader.complete or self._held or reader.incoming is not None:
             self._server.loop.call_soon(self._advance)

@@ -74,12 +74,12 @@ class ResponseReader:
             self.until_close = False
 
     def on_headers_complete(self) -> None:
-        """Take the final head; interim answers are passed over."""
+        """Take the final head; interim answers are passed over, but for 101, at which the parser stops by itself."""
         status = self._parser.get_status_code()
         if status >= 200:
             self.status = status
             return
-        if status == 101 or status < 100:
+        if status < 100:
             raise Unacceptable
         self._interim = True
         self.headers.clear()

@@ -1,0 +1,58 @@
+"""Stopping: what waits and runs may end, a second signal ends it at once, and the log tells how each request ended."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.caller import chat, finish
+from tests.harness import Gateway, engine, settings
+from tests.meters import until
+from tests.stub import Plan, Stub
+
+
+@pytest.fixture
+def gateway(stub: Stub, tmp_path: Path) -> Iterator[Gateway]:
+    """A gateway with one slot, which the tests stop themselves."""
+    with Gateway(settings([engine(stub, 1)]), tmp_path) as running:
+        yield running
+
+
+def lines(gateway: Gateway, event: str) -> list[dict[str, object]]:
+    """The log lines of an event."""
+    every = [json.loads(line) for line in gateway.stderr().splitlines() if line.startswith("{")]
+    return [line for line in every if line["event"] == event]
+
+
+def test_fc_55_a_stop_serves_what_runs_and_waits(stub: Stub, gateway: Gateway) -> None:
+    """After SIGTERM readiness fails, running and waiting requests are answered, and the process ends by itself."""
+    stub.plan = Plan(delay_s=0.5)
+    calls = [gateway.open(chat("hi")) for _ in range(3)]
+    gateway.wait_for(running=1, waiting=2)
+    gateway.process.send_signal(signal.SIGTERM)
+    until(lambda: gateway.admin("/readyz")[0] == 503, "readiness fails", 2)
+    assert [answer.status for answer in finish(calls)] == [200] * 3
+    assert gateway.process.wait(5) == 0
+    assert lines(gateway, "stopped")[0]["cut_off"] == 0
+
+
+def test_a_second_signal_sheds_what_waits_and_cuts_what_runs(stub: Stub, gateway: Gateway) -> None:
+    """The waiting client gets 503 `draining` with a time to come back, the running one sees its stream cut."""
+    stub.plan = Plan(texts=("x",) * 1000, interval_s=0.05)
+    running = gateway.open(chat("hi", stream=True))
+    gateway.wait_for(running=1)
+    waiting = gateway.open(chat("hi"))
+    gateway.wait_for(waiting=1)
+    gateway.process.send_signal(signal.SIGINT)
+    until(lambda: gateway.admin("/readyz")[0] == 503, "draining has begun", 2)
+    gateway.process.send_signal(signal.SIGINT)
+    refused, cut = finish([waiting, running])
+    assert (refused.status, refused.code) == (503, "draining")
+    assert refused.header("retry-after") is not None
+    assert not cut.whole
+    assert gateway.process.wait(5) == 0
+    assert lines(gateway, "stopped")[0]["cut_off"] == 1
+    outcomes = {(line["outcome"], line["reason"]) for line in lines(gateway, "request")}
+    assert outcomes == {("evicted", "draining"), ("cancelled", None)}
