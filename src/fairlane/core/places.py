@@ -56,6 +56,18 @@ class Places:
         contexts = [e.context for e in wanted.values()]
         self.context = None if None in contexts else max((c for c in contexts if c is not None), default=None)
 
+    def report(self, engine: str, *, up: bool, spec: Engine | None) -> None:
+        """An engine came or went, or told its size; one that is not known is none of ours."""
+        state = self.engines.get(engine)
+        if state is None:
+            return
+        state.up = up
+        if spec is not None:
+            state.spec = spec
+            self.reconfigure([e.spec for e in self.engines.values() if not e.leaving])
+        if state is self.held and not state.open:
+            self.release_hold()
+
     @property
     def any_open(self) -> bool:
         """Whether any engine may be given work."""

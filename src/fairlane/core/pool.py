@@ -6,10 +6,9 @@ empty.
 """
 
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
-from itertools import count
 
 from fairlane.core import bounds
+from fairlane.core.deadlines import Deadlines
 from fairlane.core.flows import ClassQueue, Clock, Flow
 from fairlane.core.places import EngineState, Places
 from fairlane.core.protocols import Limit, Policy
@@ -18,8 +17,6 @@ from fairlane.core.tenants import TenantState
 from fairlane.core.ttft import FirstTokenTime
 from fairlane.core.values import Decision, Engine, Outcome, PoolSpec, Request, Shed, Start, State
 from fairlane.errors import Reason
-
-SLACK = 1024  # stale deadlines tolerated before their heap is rebuilt
 
 
 class PoolScheduler:
@@ -36,8 +33,7 @@ class PoolScheduler:
         self.ttft = FirstTokenTime()
         self.queued = 0
         self._entered = [False] * len(self.queues)
-        self._deadlines: list[tuple[float, int, Request]] = []
-        self._ties = count()
+        self.deadlines = Deadlines()
 
     def admit(self, request: Request, tenant: TenantState, now: float, out: list[Decision]) -> Reason | None:
         """Makes room for a newcomer and returns None, or returns why it is refused. Evictions for it go to `out`.
@@ -63,10 +59,7 @@ class PoolScheduler:
         queue.add(request, queue.flow(tenant))
         tenant.queued += 1
         self.queued += 1
-        heappush(self._deadlines, (request.deadline, next(self._ties), request))
-        if len(self._deadlines) > 2 * self.queued + SLACK:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].state is State.WAITING]
-            heapify(self._deadlines)
+        self.deadlines.add(request, self.queued)
 
     def remove(self, request: Request, now: float) -> None:
         """Takes a waiting request out and returns all it was charged."""
@@ -103,15 +96,8 @@ class PoolScheduler:
     def expire(self, now: float, out: list[Decision]) -> None:
         """Evicts what has waited as long as it may."""
         reason = Reason.WAIT_EXPIRED if self.places.any_open else Reason.NO_ENGINE
-        while (deadline := self.next_deadline()) is not None and deadline <= now:
-            out.append(self.evict(heappop(self._deadlines)[2], reason, now))
-
-    def next_deadline(self) -> float | None:
-        """When the next waiting request has waited long enough."""
-        heap = self._deadlines
-        while heap and heap[0][2].state is not State.WAITING:
-            heappop(heap)
-        return heap[0][0] if heap else None
+        while (late := self.deadlines.pop(now)) is not None:
+            out.append(self.evict(late, reason, now))
 
     def settle(self, request: Request, cost: int, outcome: Outcome, now: float) -> None:
         """Frees the request's place and corrects every book to its true cost."""

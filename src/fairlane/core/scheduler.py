@@ -91,17 +91,7 @@ class Scheduler:
 
     def engine_report(self, pool: str, engine: str, *, up: bool, spec: Engine | None = None) -> None:
         """Whether an engine can be given work, and what it says of itself."""
-        places = self.pools[pool].places
-        state = places.engines.get(engine)
-        if state is None:
-            return
-        state.up = up
-        if spec is not None:
-            state.spec = spec
-            state.limit.reconfigure(spec)
-            places.reconfigure([e.spec for e in places.engines.values() if not e.leaving])
-        if places.held is state and not state.open:
-            places.release_hold()
+        self.pools[pool].places.report(engine, up=up, spec=spec)
 
     def reclass(self, pool: str, classes: Sequence[PriorityClass]) -> None:
         """Takes new numbers for the classes of a pool. Nothing that waits or runs is touched."""
@@ -127,7 +117,7 @@ class Scheduler:
 
     def wake_at(self) -> float | None:
         """When `poll` has something to do even if nothing is fed, or None."""
-        return min((d for p in self.pools.values() if (d := p.next_deadline()) is not None), default=None)
+        return min((d for p in self.pools.values() if (d := p.deadlines.next()) is not None), default=None)
 
     @property
     def queued(self) -> int:

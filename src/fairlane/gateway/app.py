@@ -213,8 +213,8 @@ class Gateway:
 
     def _engine_changed(self, link: EngineLink) -> None:
         """An engine came, went, or told its size: fractions of the pool's slots are taken anew."""
-        self.scheduler.engine_report(link.pool, link.name, up=link.up, spec=link.spec)
         slots = sum(other.spec.slots for other in self.links.values() if other.pool == link.pool)
+        self.scheduler.engine_report(link.pool, link.name, up=link.up, spec=link.spec)
         self.scheduler.reclass(link.pool, class_specs(self.settings, slots))
         self.admission.pump()
 
