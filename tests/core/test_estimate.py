@@ -105,7 +105,7 @@ def test_every_character_counts_once(text: str) -> None:
 def test_the_first_estimate_follows_the_formula() -> None:
     """Without a history the weights of the scripts alone decide, and ids and other parts are added as they are."""
     prompt = PromptSize(ascii=400, cjk=100, other=10, ids=7, extra=1000)
-    assert Estimator().estimate("t", "m", prompt, 50, 2) == Estimate(100 + 70 + 5 + 7 + 1000, 100, 1182 + 100, 2)
+    assert Estimator().estimate("t", "m", prompt, 50, 2) == Estimate(100 + 70 + 5 + 7 + 1000, 100, 1182 + 100, 2, 1182 + 100)
 
 
 @pytest.mark.parametrize("write", [english, code, chinese])
@@ -177,14 +177,19 @@ def test_prompts_that_tell_nothing_of_the_text_teach_no_factor(prompt: PromptSiz
     assert estimator.estimate("t", "m", PromptSize(4000), 1, 1).prompt_tokens == 1000
 
 
-def test_output_is_the_cap_until_five_answers_are_known() -> None:
-    """A cap is believed at first, then the mean where it is smaller; without a cap 256 tokens are assumed."""
+def test_output_is_256_or_a_smaller_cap_until_five_answers_are_known() -> None:
+    """Then it is the mean, or a smaller cap. Rate limits reserve the whole cap as long as nothing is known."""
     estimator = Estimator()
     prompt = PromptSize(4)
     answers(estimator, [40] * 4)
-    assert estimator.estimate("a", "m", prompt, 1000, 1).output_tokens == 1000
-    assert estimator.estimate("a", "m", prompt, None, 1).output_tokens == 256
+    guess = estimator.estimate("a", "m", prompt, 1000, 1)
+    assert (guess.output_tokens, guess.limit_tokens) == (256, guess.prompt_tokens + 1000)
+    guess = estimator.estimate("a", "m", prompt, None, 1)
+    assert (guess.output_tokens, guess.limit_tokens) == (256, guess.prompt_tokens + 256)
+    assert estimator.estimate("a", "m", prompt, 10, 3).output_tokens == 30
     answers(estimator, [40])
+    guess = estimator.estimate("a", "m", prompt, 1000, 1)
+    assert guess.limit_tokens == guess.prompt_tokens + 40
     assert estimator.estimate("a", "m", prompt, 1000, 1).output_tokens == 40
     assert estimator.estimate("a", "m", prompt, None, 3).output_tokens == 120
     assert estimator.estimate("a", "m", prompt, 10, 3).output_tokens == 30

@@ -16,19 +16,14 @@ RETURNING = 0.7  # of refused work comes back
 CONTEXT_MARGIN = 4  # a prompt estimate is trusted to this factor: nearer to the context the engine itself decides
 
 
-def unserved(request: Request, places: Places) -> Reason | None:
+def unserved(request: Request, queue: ClassQueue, places: Places) -> Reason | None:
     """Why no engine of the pool can serve the request, however long it waits."""
     if not places.any_open:
         return Reason.NO_ENGINE
     if places.context is not None and request.longest_prompt > CONTEXT_MARGIN * places.context:
         return Reason.CONTEXT_LENGTH_EXCEEDED
-    return None
-
-
-def fits(queue: ClassQueue, request: Request) -> bool:
-    """Whether the class's bounds in requests and cost, the newcomer counted, let it wait."""
     most = queue.spec.max_queued_cost
-    return queue.queued < queue.spec.max_queued and (most is None or queue.cost + request.cost <= most)
+    return Reason.REQUEST_OVER_LIMIT if most is not None and request.cost > most else None
 
 
 def waits_too_long(wait_s: float, ttft_s: float, queue: ClassQueue) -> bool:
@@ -64,13 +59,31 @@ def cost_ahead(queue: ClassQueue, flow: Flow) -> int:
     return min(queue.cost, own * weights // flow.weight)
 
 
-def greediest(queue: ClassQueue, newcomer: Flow, cost: int) -> Flow:
-    """The flow with the most waiting cost per weight, the newcomer's own counted with the new request's cost."""
-    worst, most = newcomer, (newcomer.cost + cost) / newcomer.weight
-    for flow in queue.waiting_flows():
-        if flow is not newcomer and flow.cost / flow.weight > most:
-            worst, most = flow, flow.cost / flow.weight
-    return worst
+def victims(queue: ClassQueue, newcomer: Flow, request: Request) -> list[Request] | None:
+    """The waiting requests that give way to a newcomer in a full class, or None where it is the newcomer that is refused.
+
+    That is so if its tenant has the most waiting cost per weight, the newcomer counted; else the newest entries of the tenants
+    that have give way. None is evicted in vain: either the newcomer fits then, or nobody goes.
+    """
+    spec = queue.spec
+    count, cost = queue.queued + 1, queue.cost + request.cost
+    chosen: list[Request] = []
+    left: dict[Flow, tuple[int, list[Request]]] = {}
+    own = (newcomer.cost + request.cost) / newcomer.weight
+    while count > spec.max_queued or (spec.max_queued_cost is not None and cost > spec.max_queued_cost):
+        flow = max((f for f in queue.waiting_flows() if f is not newcomer), key=lambda f: _left(left, f) / f.weight, default=None)
+        if flow is None or _left(left, flow) / flow.weight <= own:
+            return None
+        held, entries = left.get(flow) or (flow.cost, list(flow.waiting.values()))
+        victim = entries.pop()
+        left[flow] = held - victim.cost, entries
+        chosen.append(victim)
+        count, cost = count - 1, cost - victim.cost
+    return chosen
+
+
+def _left(left: dict[Flow, tuple[int, list[Request]]], flow: Flow) -> int:
+    return left[flow][0] if flow in left else flow.cost
 
 
 def newest(queue: ClassQueue) -> Request:

@@ -59,12 +59,16 @@ class PromptSize:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a request is expected to use. `max_tokens` is the most it may hold: its prompt and the caps of its choices."""
+    """What a request is expected to use. `max_tokens` is the most it may hold: its prompt and the caps of its choices.
+
+    `limit_tokens` is what rate limits are charged at first: the expectation, or `max_tokens` as long as nothing is known.
+    """
 
     prompt_tokens: int
     output_tokens: int
     max_tokens: int
     choices: int = 1
+    limit_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -121,7 +125,8 @@ class Estimator:
         prompt_tokens = max(1, math.ceil(text) + prompt.ids + prompt.extra)
         output_tokens = _output(history, cap) * choices
         most = output_tokens if cap is None else cap * choices
-        return Estimate(prompt_tokens, output_tokens, prompt_tokens + most, choices)
+        reserved = output_tokens if _is_known(history) else most
+        return Estimate(prompt_tokens, output_tokens, prompt_tokens + most, choices, prompt_tokens + reserved)
 
     def learn(self, tenant: str, model: str, prompt: PromptSize, estimate: Estimate, usage: Usage, *, complete: bool) -> None:
         """Take note of a finished request. An answer that was cut off says how long it was not, so it teaches nothing."""
@@ -146,12 +151,15 @@ class Estimator:
         return math.exp((own.log * own.samples + shared.log * FACTOR_PRIOR) / (own.samples + FACTOR_PRIOR))
 
 
+def _is_known(history: _History | None) -> bool:
+    return history is not None and history.output.samples >= OUTPUT_SAMPLES_MIN
+
+
 def _output(history: _History | None, cap: int | None) -> int:
-    """Expected tokens of one choice."""
-    if history is not None and history.output.samples >= OUTPUT_SAMPLES_MIN:
-        mean = max(1, math.ceil(history.output.value))
-        return mean if cap is None else min(cap, mean)
-    return OUTPUT_UNKNOWN if cap is None else cap
+    """Expected tokens of one choice. A cap alone says little: clients set it high and stop early."""
+    known = history is not None and _is_known(history)
+    expected = max(1, math.ceil(history.output.value)) if known and history is not None else OUTPUT_UNKNOWN
+    return expected if cap is None else min(cap, expected)
 
 
 def _log_ratio(prompt: PromptSize, prompt_tokens: int) -> float | None:

@@ -33,7 +33,7 @@ class Flow:
         self.tenant = tenant
         self.queue = queue
         self.weight = max(1, round(tenant.spec.weight * WEIGHT_STEPS))
-        self.tag = self.edge = queue.turns.clock.v
+        self.tag = self.edge = queue.turns.floor()
         self.stamp = 0  # of the one valid entry in the class's heap; 0: none
         self.waiting: dict[int, Request] = {}  # by arrival
         self.heap: list[tuple[float, int, Request]] = []
@@ -93,9 +93,15 @@ class Turns:
         self._heap: list[tuple[float, int, Flow]] = []
         self._stamps = 0
 
+    def floor(self) -> int:
+        """The clock, or the tag of the flow whose turn it is where refunds have taken that below the clock."""
+        return min(self.clock.v, self.first().tag) if self.flows else self.clock.v
+
     def enter(self, flow: Flow) -> None:
-        """The flow has something to start: it competes, lifted to the clock."""
-        flow.tag = flow.edge = max(flow.tag, self.clock.v)
+        """The flow has something to start: it competes, lifted to the floor."""
+        floor = self.floor()
+        flow.edge = max(flow.edge, floor)
+        flow.tag = max(flow.tag, floor)
         self.flows += 1
         self.renew(flow)
 
@@ -225,7 +231,7 @@ class ClassQueue:
 
     def forget(self, flow: Flow) -> None:
         """Drops a flow that holds nothing worth keeping: on return it would be lifted to the clock anyway."""
-        if not flow.waiting and not flow.running and flow.tag <= self.turns.clock.v:
+        if not flow.waiting and not flow.running and flow.tag <= self.turns.floor():
             self.flows.pop(flow.tenant.spec.name, None)
 
     def reweigh(self, flow: Flow, weight: float) -> None:

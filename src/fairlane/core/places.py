@@ -10,7 +10,7 @@ first, so the other engines go on serving.
 from collections.abc import Callable, Iterable
 
 from fairlane.core.protocols import Limit
-from fairlane.core.values import Engine, Request
+from fairlane.core.values import Engine, Request, State
 
 
 class EngineState:
@@ -39,7 +39,8 @@ class Places:
         self.running = 0
         self.held: EngineState | None = None
         self.held_for: int | None = None  # rank
-        self.context: int | None = None  # of the largest engine, or None where one is unknown
+        self._held_by: Request | None = None
+        self.context: int | None = None  # of the largest engine that is open, or None where one is unknown
         self.reconfigure(engines)
 
     def reconfigure(self, engines: Iterable[Engine]) -> None:
@@ -53,8 +54,7 @@ class Places:
                 self.engines[name] = EngineState(spec, self._make_limit(spec))
             self.engines[name].spec = spec
             self.engines[name].limit.reconfigure(spec)
-        contexts = [e.context for e in wanted.values()]
-        self.context = None if None in contexts else max((c for c in contexts if c is not None), default=None)
+        self._note_context()
 
     def report(self, engine: str, *, up: bool, spec: Engine | None) -> None:
         """An engine came or went, or told its size; one that is not known is none of ours."""
@@ -64,7 +64,8 @@ class Places:
         state.up = up
         if spec is not None:
             state.spec = spec
-            self.reconfigure([e.spec for e in self.engines.values() if not e.leaving])
+            state.limit.reconfigure(spec)
+        self._note_context()
         if state is self.held and not state.open:
             self.release_hold()
 
@@ -113,14 +114,27 @@ class Places:
         if fitting:
             self.held = min(fitting, key=lambda e: e.limit.load())
             self.held_for = request.rank
+            self._held_by = request
+
+    def review_hold(self, heads: Iterable[Request]) -> None:
+        """Ends a hold whose request waits no more, or whose class has no head that the engine suits."""
+        if self.held is None:
+            return
+        waits = self._held_by is not None and self._held_by.state is State.WAITING
+        if not waits or not any(r.rank == self.held_for and self._suits(self.held, r) for r in heads):
+            self.release_hold()
 
     def release_hold(self) -> None:
         """Lets every request onto the held engine again."""
-        self.held = self.held_for = None
+        self.held = self.held_for = self._held_by = None
 
     def _suits(self, engine: EngineState, request: Request) -> bool:
         context = engine.spec.context
         return context is None or context >= min(request.max_tokens, self.context or request.max_tokens)
+
+    def _note_context(self) -> None:
+        contexts = [e.spec.context for e in self.engines.values() if e.open]
+        self.context = None if None in contexts else max((c for c in contexts if c is not None), default=None)
 
     def _drop_if_done(self, engine: EngineState) -> None:
         if engine.leaving and engine.limit.running == 0:

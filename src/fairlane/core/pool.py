@@ -41,17 +41,28 @@ class PoolScheduler:
         In a full class the newcomer is refused only if its tenant has the most waiting cost per weight; else the newest entry
         of the tenant that has gives way. So one tenant cannot fill a class.
         """
-        reason = bounds.unserved(request, self.places)
-        if reason is not None:
+        queue = self.queues[request.rank]
+        reason = bounds.unserved(request, queue, self.places)
+        if reason is not None or self.starts_at_once(request, tenant):
             return reason
         limit = tenant.spec.max_queued
-        queue = self.queues[request.rank]
-        own_full = limit is not None and tenant.queued >= limit
-        if (own_full or not bounds.fits(queue, request)) and not self._starts_at_once(request, tenant):
-            return Reason.TENANT_QUEUE_FULL if own_full else self._displace(request, tenant, now, out)
+        if limit is not None and tenant.queued >= limit:
+            return Reason.TENANT_QUEUE_FULL
         rate = self._class_rate(queue, now) if queue.queued else None
         wait_s = bounds.cost_ahead(queue, queue.flow(tenant)) / rate if rate else 0.0
-        return Reason.WAIT_TOO_LONG if bounds.waits_too_long(wait_s, self._ttft_s(request), queue) else None
+        if bounds.waits_too_long(wait_s, self._ttft_s(request), queue):
+            return Reason.WAIT_TOO_LONG
+        victims = bounds.victims(queue, queue.flow(tenant), request)
+        out += [self.evict(victim, Reason.DISPLACED, now) for victim in victims or ()]
+        return Reason.QUEUE_FULL if victims is None else None
+
+    def starts_at_once(self, request: Request, tenant: TenantState) -> bool:
+        """Whether nothing that may start is ahead of the request, and an engine has room for it."""
+        queue = self.queues[request.rank]
+        free = queue.spec.max_running is None or queue.running < queue.spec.max_running
+        if not free or tenant.full or any(q.backlogged for q in self.queues):
+            return False
+        return self.places.choose(request) is not None
 
     def add(self, request: Request, tenant: TenantState) -> None:
         """Puts a request into the backlog."""
@@ -87,11 +98,10 @@ class PoolScheduler:
         """Starts whatever may start, in order, and brings the busy clocks up to date."""
         while (heads := self._heads(now, out)) and (started := self._start_first(heads, now)):
             out.append(started)
-        backlogged = False
+        served = self.places.any_open
         for queue, entered in zip(self.queues, self._entered, strict=True):
-            queue.rate.set_backlogged(entered, now)
-            backlogged = backlogged or entered
-        self.rate.set_backlogged(backlogged, now)
+            queue.rate.set_backlogged(served and entered, now)
+        self.rate.set_backlogged(served and any(self._entered), now)
 
     def expire(self, now: float, out: list[Decision]) -> None:
         """Evicts what has waited as long as it may."""
@@ -102,7 +112,10 @@ class PoolScheduler:
     def settle(self, request: Request, cost: int, outcome: Outcome, now: float) -> None:
         """Frees the request's place and corrects every book to its true cost."""
         queue = self.queues[request.rank]
-        if outcome is not Outcome.FAILED:
+        if outcome is Outcome.FAILED:
+            self.rate.failed(now)
+            queue.rate.failed(now)
+        else:
             run_s = now - request.started_at
             self.rate.served(cost, request.busy_at_start, run_s, now)
             queue.rate.served(cost, request.class_busy_at_start, run_s, now)
@@ -149,9 +162,8 @@ class PoolScheduler:
                 if not self._entered[rank]:
                     self.order.enter(rank)
                 heads.append(queue.head())
-            elif rank == self.places.held_for:
-                self.places.release_hold()
             self._entered[rank] = backlogged
+        self.places.review_hold(heads)
         if self._promotes:
             heads.sort(key=lambda r: (r.rank - self._promoted(r, now), r.arrived_at))
         return heads
@@ -213,21 +225,3 @@ class PoolScheduler:
             return
         if places.held_for is None or (self.order.is_owed(head.rank) and not self.order.is_owed(places.held_for)):
             places.hold(head)
-
-    def _displace(self, request: Request, tenant: TenantState, now: float, out: list[Decision]) -> Reason | None:
-        queue = self.queues[request.rank]
-        newcomer = queue.flow(tenant)
-        most = queue.spec.max_queued_cost
-        if most is not None and request.cost > most:
-            return Reason.QUEUE_FULL
-        while not bounds.fits(queue, request):
-            flow = bounds.greediest(queue, newcomer, request.cost)
-            if flow is newcomer:
-                return Reason.QUEUE_FULL
-            out.append(self.evict(next(reversed(flow.waiting.values())), Reason.DISPLACED, now))
-        return None
-
-    def _starts_at_once(self, request: Request, tenant: TenantState) -> bool:
-        queue = self.queues[request.rank]
-        free = queue.spec.max_running is None or queue.running < queue.spec.max_running
-        return self.queued == 0 and free and not tenant.full and self.places.choose(request) is not None

@@ -46,6 +46,10 @@ class ServiceRate:
         self._counted_s = busy
         self.completions += 1
 
+    def failed(self, now: float) -> None:
+        """What an engine failed at says nothing of how fast it serves: the time since the last end is not counted."""
+        self._counted_s = self.busy_s(now)
+
     def per_s(self, now: float) -> float | None:
         """Cost per busy second, or None before `MIN_COMPLETIONS`. Falls while nothing finishes."""
         seconds = self._seconds + self.busy_s(now) - self._counted_s

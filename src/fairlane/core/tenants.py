@@ -45,7 +45,7 @@ class TenantState:
         worst: tuple[Reason, TokenBucket | None, float] | None = None
         for bucket, amount, reason in (
             (self.requests, 1, Reason.RATE_LIMIT_REQUESTS),
-            (self.tokens, request.tokens, Reason.RATE_LIMIT_TOKENS),
+            (self.tokens, request.limit_tokens, Reason.RATE_LIMIT_TOKENS),
         ):
             if bucket is None:
                 continue
@@ -61,14 +61,14 @@ class TenantState:
         if self.requests:
             self.requests.take(1, now)
         if self.tokens:
-            self.tokens.take(request.tokens, now)
+            self.tokens.take(request.limit_tokens, now)
 
     def settle(self, request: Request, tokens: int, now: float) -> None:
         """Corrects the debit to the tokens really used; with none used, the request is returned too."""
         if self.requests and tokens == 0:
             self.requests.give(1, now)
         if self.tokens:
-            unused = request.tokens - tokens
+            unused = request.limit_tokens - tokens
             if unused >= 0:
                 self.tokens.give(unused, now)
             else:

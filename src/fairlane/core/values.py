@@ -128,7 +128,8 @@ class Request:
     rank: int
     model: str
     prompt_tokens: int  # estimated
-    output_tokens: int  # predicted mean, at most the request's own cap
+    output_tokens: int  # predicted mean, at most the request's own cap: what its cost is made of
+    limit_tokens: int  # prompt and output as rate limits are charged; where nothing is known, up to the request's own cap
     longest_prompt: int  # estimated, of its longest sequence where it has several
     max_tokens: int  # of that sequence, its own cap included: what an engine's context must hold
     arrived_at: float
@@ -140,6 +141,8 @@ class Request:
     deadline: float = 0.0  # latest start
     key: float = 0.0  # static order inside its tenant
     owed: bool = False  # whether its class was behind its guarantee when it started
+    moment: int = 0  # when it started, in the policy's count
+    class_charge: int = 0  # what its class's tag was moved by
     flow_charge: int = 0  # what its tenant's tag was moved by
     prefill_ahead: int = 0  # prompt tokens until its first token, its own included
     first_token_at: float | None = None
@@ -155,11 +158,6 @@ class Request:
     def __post_init__(self) -> None:
         """An upper bound below the mean is none."""
         self.upper_tokens = max(self.upper_tokens, self.output_tokens)
-
-    @property
-    def tokens(self) -> int:
-        """Predicted tokens, prompt and output: what rate limits are charged."""
-        return self.prompt_tokens + self.output_tokens
 
 
 class Outcome(StrEnum):

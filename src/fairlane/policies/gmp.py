@@ -5,8 +5,9 @@ has been served; while T_c < V it is *owed*. Owed classes go first, by earliest 
 left goes by rank. A request of an owed class moves T_c by cost/m_c. One of the rest moves it to at most one request
 ahead of V, so serving a class beyond its guarantee does not cost it the guarantee later.
 
-Becoming backlogged lifts T_c to V: idleness earns no credit, and debt is kept. Corrections move V and, for requests that
-were owed, T_c, but not below its value at the last lift: a refund does not become credit either.
+Becoming backlogged lifts T_c to V: idleness earns no credit, and debt is kept. A correction moves V, and T_c by as much as the
+request had moved it, but not below the lift: a refund does not become credit either. A class that was lifted after the
+request had started is moved along with V: what was dispatched before it came is no claim and no debt of its.
 
 Shortfall of a continuously backlogged class: proven at most (D + 2) times the largest cost at D requests in flight,
 measured at most 2. Cost of a decision: O(classes). Source: start-time fair queueing (Goyal, Vin, Cheng 1997) at depth D
@@ -30,17 +31,22 @@ def policy(classes: Sequence[PriorityClass]) -> Policy:
 class GuaranteedMinimum:
     """The order of classes. With every share 0 it is strict priority."""
 
-    __slots__ = ("_edge", "_share", "_tag", "total")
+    __slots__ = ("_edge", "_lifted", "_moment", "_share", "_tag", "total")
 
     def __init__(self, classes: Sequence[PriorityClass]) -> None:
         self.total = 0  # V, in cost units
         self._share = [c.min_share for c in classes]
         self._tag = [0] * len(classes)  # U
-        self._edge = [0] * len(classes)  # U at the last lift
+        self._edge = [0] * len(classes)  # U to which the class was lifted last
+        self._moment = 0  # counts starts and lifts
+        self._lifted = [0] * len(classes)  # the moment of the last lift
 
     def enter(self, rank: int) -> None:
         """Lifts the class's tag to V."""
-        self._tag[rank] = self._edge[rank] = max(self._tag[rank], self.total * self._share[rank])
+        self._moment += 1
+        self._lifted[rank] = self._moment
+        self._edge[rank] = self.total * self._share[rank]
+        self._tag[rank] = max(self._tag[rank], self._edge[rank])
 
     def is_owed(self, rank: int) -> bool:
         """Whether the class's tag is behind V."""
@@ -58,19 +64,27 @@ class GuaranteedMinimum:
         """Moves V by the cost, and the class's tag as the module's text says."""
         rank, cost = request.rank, request.cost * BASIS_POINTS
         at_total = self.total * self._share[rank]
-        request.owed = self._tag[rank] < at_total
-        if request.owed:
-            self._tag[rank] += cost
-        else:
-            self._tag[rank] = max(self._tag[rank], at_total + cost)
+        before = self._tag[rank]
+        request.owed = before < at_total
+        self._tag[rank] = before + cost if request.owed else max(before, at_total + cost)
+        request.class_charge = self._tag[rank] - before
+        self._moment += 1
+        request.moment = self._moment
         self.total += request.cost
 
     def correct(self, request: Request, delta: int) -> None:
-        """Moves V, and for an owed request the tag, by the difference; not below the tag's last lift."""
+        """Moves V by the difference, and the tag as far as the request had moved it; not below the tag's last lift."""
         self.total += delta
-        if request.owed:
-            rank = request.rank
-            self._tag[rank] = max(self._tag[rank] + delta * BASIS_POINTS, self._edge[rank])
+        rank = request.rank
+        moved = delta * BASIS_POINTS
+        if not request.owed:  # the rest never paid in full: only what it paid is returned
+            moved = max(min(moved, 0), -request.class_charge)
+        request.class_charge += moved
+        self._tag[rank] = max(self._tag[rank] + moved, self._edge[rank])
+        for other, lifted in enumerate(self._lifted):
+            if lifted > request.moment:
+                self._tag[other] += delta * self._share[other]
+                self._edge[other] += delta * self._share[other]
 
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """Keeps U − V·m, the debt or claim in cost units, so T becomes V + (T − V)·m_old/m_new."""

@@ -1,0 +1,139 @@
+"""What is let in, what gives way, and what an engine that is idle must not be kept from."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlane.core.scheduler import Scheduler
+from fairlane.core.values import Decision, Engine, Outcome, PriorityClass, Request, Shed, Start, Tenant, Usage
+from fairlane.errors import Reason
+from tests.core.world import make, request
+
+ONE = (PriorityClass("c", 0, max_wait_s=86400.0, max_queued=10_000),)
+A, B = Tenant("A"), Tenant("B")
+
+
+def submit(scheduler: Scheduler, *requests: Request, now: float = 0.0) -> list[Decision]:
+    """Feeds requests one after the other and returns all decisions."""
+    decisions: list[Decision] = []
+    for r in requests:
+        scheduler.submit(r, now)
+        decisions += scheduler.poll(now)
+    return decisions
+
+
+def shed(decisions: list[Decision]) -> list[tuple[str, Reason]]:
+    """Whose requests were shed, and why."""
+    return [(d.request.tenant.name, d.reason) for d in decisions if isinstance(d, Shed)]
+
+
+def test_a_request_for_the_large_engine_does_not_block_the_small_one() -> None:
+    """While the only engine with a long context is down, the others go on, and the largest that is up takes what exceeds it."""
+    scheduler = make((Engine("big", 4, context=32768), Engine("small", 4, context=4096)), ONE)
+    scheduler.engine_report("main", "big", up=False)
+    decisions = submit(scheduler, request(A, 0, prompt=6000), *(request(B, 0) for _ in range(3)))
+    assert [d.engine for d in decisions if isinstance(d, Start)] == ["small"] * 4
+
+
+def test_an_engine_of_unknown_context_that_is_down_counts_for_nothing() -> None:
+    """A large cap on the output is sent to the engine that is there."""
+    scheduler = make((Engine("x", 4), Engine("y", 4, context=4096)), ONE)
+    scheduler.engine_report("main", "x", up=False)
+    r = request(A, 0)
+    r.max_tokens = 8100
+    assert [d.engine for d in submit(scheduler, r) if isinstance(d, Start)] == ["y"]
+
+
+def test_a_hold_ends_with_the_request_it_was_made_for() -> None:
+    """After the held head has left, an engine that its successor does not suit serves others again."""
+    classes = (
+        PriorityClass("hi", 0, max_wait_s=1e6, max_queued=10_000),
+        PriorityClass("lo", 1, 1000, max_wait_s=1e6, max_queued=10_000),
+    )
+    scheduler = make((Engine("small", 8, kv_tokens=1000, context=4096), Engine("big", 1, context=32768)), classes)
+    running = [d.request for d in submit(scheduler, request(A, 0, prompt=8000)) if isinstance(d, Start)]
+    assert len(running) == 1
+    running = [d.request for d in submit(scheduler, *(request(A, 0) for _ in range(30))) if isinstance(d, Start)]
+    large = request(B, 1, prompt=850, output=80)
+    submit(scheduler, large, request(Tenant("C"), 1, prompt=6000))
+    places = scheduler.pools["main"].places
+    now = 0.0
+    while places.held is None:
+        now += 1.0
+        r = running.pop(0)
+        scheduler.settle(r, Usage(100, 25), Outcome.COMPLETED, now)
+        scheduler.depart(r)
+        running += [d.request for d in submit(scheduler, request(A, 0, now), now=now) if isinstance(d, Start)]
+        assert now < 500
+    scheduler.cancel(large, now)
+    scheduler.poll(now)
+    assert places.held is None
+    assert places.engines["small"].limit.running == 7
+
+
+def test_nobody_is_displaced_in_vain() -> None:
+    """A newcomer that would be refused all the same costs no waiting request its place."""
+    classes = (PriorityClass("c", 0, max_wait_s=1e6, max_queued=100, max_queued_cost=1000),)
+    scheduler = make((Engine("e", 1),), classes)
+    submit(scheduler, request(Tenant("z"), 0))
+    small = [request(t, 0, prompt=100, output=0) for t in (A, B) for _ in range(5)]
+    assert shed(submit(scheduler, *small)) == []
+    assert shed(submit(scheduler, request(Tenant("C"), 0, prompt=450, output=0))) == [("C", Reason.QUEUE_FULL)]
+    assert scheduler.pools["main"].queues[0].cost == 1000
+
+
+def test_a_newcomer_displaces_the_newest_of_the_greediest() -> None:
+    """A tenant that fills the class gives way to one that has nothing waiting."""
+    classes = (PriorityClass("c", 0, max_wait_s=1e6, max_queued=4),)
+    scheduler = make((Engine("e", 1),), classes)
+    mine = [request(A, 0) for _ in range(5)]
+    submit(scheduler, *mine)
+    decisions = submit(scheduler, request(B, 0))
+    assert [(d.request.id, d.reason) for d in decisions if isinstance(d, Shed)] == [(mine[-1].id, Reason.DISPLACED)]
+    assert shed(submit(scheduler, request(A, 0))) == [("A", Reason.QUEUE_FULL)]
+
+
+def test_what_can_never_wait_is_told_so() -> None:
+    """A request beyond its class's whole bound in cost is not sent away to come back."""
+    classes = (PriorityClass("c", 0, max_wait_s=1e6, max_queued_cost=100),)
+    scheduler = make((Engine("e", 1),), classes)
+    assert shed(submit(scheduler, request(A, 0, prompt=500, output=0))) == [("A", Reason.REQUEST_OVER_LIMIT)]
+
+
+@pytest.mark.parametrize("max_queued", [0, 5])
+def test_an_idle_slot_is_used_although_a_parked_request_waits(max_queued: int) -> None:
+    """What waits only for its own tenant's limit holds nobody else up, whatever bound is reached."""
+    classes = (PriorityClass("c", 0, max_wait_s=1e6, max_queued=max_queued), PriorityClass("d", 1, max_wait_s=1e6))
+    scheduler = make((Engine("e", 8),), classes, max_queued=1)
+    narrow = Tenant("narrow", max_running=1)
+    submit(scheduler, request(narrow, 1), request(narrow, 1))
+    decisions = submit(scheduler, request(B, 0))
+    assert [d.request.tenant.name for d in decisions if isinstance(d, Start)] == ["B"]
+
+
+def test_an_outage_does_not_make_the_pool_look_slow() -> None:
+    """Time in which no engine was up, and requests that failed, say nothing of the rate."""
+    classes = (
+        PriorityClass("fast", 0, 3000, max_wait_s=8.0, max_queued=200),
+        PriorityClass("batch", 1, 1000, max_wait_s=86400.0, max_queued=100_000),
+    )
+    scheduler = make((Engine("e", 4),), classes)
+    running = [d.request for d in submit(scheduler, *(request(B, 1) for _ in range(400))) if isinstance(d, Start)]
+    now = 0.0
+    for _ in range(50):
+        now += 1.0
+        ended, running = running, []
+        for r in ended:
+            scheduler.settle(r, Usage(100, 25), Outcome.COMPLETED, now)
+            scheduler.depart(r)
+        running = [d.request for d in scheduler.poll(now) if isinstance(d, Start)]
+    rate = scheduler.pools["main"].rate
+    before = rate.per_s(now)
+    assert before == pytest.approx(800, rel=0.05)
+    scheduler.engine_report("main", "e", up=False)
+    for r in running:
+        scheduler.settle(r, None, Outcome.FAILED, now)
+        scheduler.depart(r)
+    scheduler.poll(now)
+    scheduler.engine_report("main", "e", up=True)
+    assert rate.per_s(now + 1800.0) == before
