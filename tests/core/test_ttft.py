@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fairlane.core.ttft import SAMPLES_MIN, FirstTokenTime
+from fairlane.core.rate import SAMPLES_MIN, FirstTokenTime
 from fairlane.core.values import Engine, PriorityClass, Tenant
 from fairlane.errors import Reason
 from tests.core.world import Size, World, make

@@ -126,3 +126,12 @@ def test_anonymous_callers_are_told_apart_by_address_alone() -> None:
     names = {identities.identify(exchange(f"10.0.{i}.{j}")).tenant.name for i in range(20) for j in range(50)}
     assert len(names) == 64
     assert one.label == "anonymous"
+
+
+def test_a_class_in_capitals_is_told_of_the_case(identities: Identities) -> None:
+    """Names are exact, and the refusal says so where only the case is wrong."""
+    caller = identities.identify(exchange(authorization=f"Bearer {KEY}"))
+    for header, told in (("Realtime", True), ("gold", False)):
+        with pytest.raises(Refused) as refused:
+            identities.rank(caller, exchange(x_fairlane_class=header), call())
+        assert ("lower case" in str(refused.value)) == told

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import gc
+import resource
 import signal
 import sys
 from collections.abc import Coroutine
@@ -20,6 +21,8 @@ from fairlane.gateway.discover import settings_for
 from fairlane.settings import EngineSettings, Settings
 from fairlane.telemetry.log import Log
 from fairlane.telemetry.stdlib import LibraryLogs
+
+SPARE_DESCRIPTORS = 64  # for logs, the admin port, probes and the embedded engine
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -45,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     settings = _with_weights(_settings(args))
     log = Log(sys.stderr, args.log_level)
     LibraryLogs(log).attach()
+    settings = _within_descriptors(settings, log)
     try:
         return uvloop.run(_serve(settings, log))
     finally:
@@ -134,6 +138,20 @@ def _with_weights(settings: Settings) -> Settings:
 
     pools = tuple(pool.model_copy(update={"engines": tuple(map(located, pool.engines))}) for pool in settings.pools)
     return settings.model_copy(update={"pools": pools})
+
+
+def _within_descriptors(settings: Settings, log: Log) -> Settings:
+    """Takes all the file descriptors that this process may have, and no more clients than they suffice for.
+
+    A request needs two, for its client and for its engine.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    fits = (most - SPARE_DESCRIPTORS) // 2
+    if most == resource.RLIM_INFINITY or settings.server.max_connections <= fits:
+        return settings
+    log.warning("max_connections", configured=settings.server.max_connections, used=fits, descriptors=most)
+    return settings.model_copy(update={"server": settings.server.model_copy(update={"max_connections": fits})})
 
 
 def _with_model(settings: Settings, path: Path) -> Settings:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from fairlane.core.flows import ClassQueue, Flow
 from fairlane.core.places import Places
 from fairlane.core.rate import ServiceRate
+from fairlane.core.tenants import TenantState
 from fairlane.core.values import BASIS_POINTS, Request, Shed
 from fairlane.errors import Reason
 
@@ -24,6 +25,15 @@ def unserved(request: Request, queue: ClassQueue, places: Places) -> Reason | No
         return Reason.CONTEXT_LENGTH_EXCEEDED
     most = queue.spec.max_queued_cost
     return Reason.REQUEST_OVER_LIMIT if most is not None and request.cost > most else None
+
+
+def starts_at_once(request: Request, tenant: TenantState, queues: Sequence[ClassQueue], places: Places) -> bool:
+    """Whether nothing that may start is ahead of the request, and an engine has room for it."""
+    queue = queues[request.rank]
+    free = queue.spec.max_running is None or queue.running < queue.spec.max_running
+    if not free or tenant.full or any(q.backlogged for q in queues):
+        return False
+    return places.choose(request) is not None
 
 
 def waits_too_long(wait_s: float, ttft_s: float, queue: ClassQueue) -> bool:

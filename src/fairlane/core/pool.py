@@ -12,9 +12,8 @@ from fairlane.core.deadlines import Deadlines
 from fairlane.core.flows import ClassQueue, Clock, Flow
 from fairlane.core.places import EngineState, Places
 from fairlane.core.protocols import Limit, Policy
-from fairlane.core.rate import ServiceRate
+from fairlane.core.rate import FirstTokenTime, ServiceRate
 from fairlane.core.tenants import TenantState
-from fairlane.core.ttft import FirstTokenTime
 from fairlane.core.values import Decision, Engine, Outcome, PoolSpec, Request, Shed, Start, State
 from fairlane.errors import Reason
 
@@ -43,7 +42,7 @@ class PoolScheduler:
         """
         queue = self.queues[request.rank]
         reason = bounds.unserved(request, queue, self.places)
-        if reason is not None or self.starts_at_once(request, tenant):
+        if reason is not None or bounds.starts_at_once(request, tenant, self.queues, self.places):
             return reason
         limit = tenant.spec.max_queued
         if limit is not None and tenant.queued >= limit:
@@ -55,14 +54,6 @@ class PoolScheduler:
         victims = bounds.victims(queue, queue.flow(tenant), request)
         out += [self.evict(victim, Reason.DISPLACED, now) for victim in victims or ()]
         return Reason.QUEUE_FULL if victims is None else None
-
-    def starts_at_once(self, request: Request, tenant: TenantState) -> bool:
-        """Whether nothing that may start is ahead of the request, and an engine has room for it."""
-        queue = self.queues[request.rank]
-        free = queue.spec.max_running is None or queue.running < queue.spec.max_running
-        if not free or tenant.full or any(q.backlogged for q in self.queues):
-            return False
-        return self.places.choose(request) is not None
 
     def add(self, request: Request, tenant: TenantState) -> None:
         """Puts a request into the backlog."""

@@ -20,27 +20,21 @@ class ClassOrder(Protocol):
 
     def enter(self, rank: int) -> None:
         """The class has become backlogged: idle time must have earned it nothing."""
-        ...
 
     def order(self, heads: Sequence[Request]) -> Sequence[Request]:
         """The heads of the backlogged classes (given by rank), in the order in which they are to be tried."""
-        ...
 
     def is_owed(self, rank: int) -> bool:
         """Whether the class is behind its guarantee."""
-        ...
 
     def charge(self, request: Request) -> None:
         """Books `request.cost` to its class at dispatch, and sets `request.owed`."""
-        ...
 
     def correct(self, request: Request, delta: int) -> None:
         """Books the difference between what a request cost and what it was charged."""
-        ...
 
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """Takes new shares for the same classes; debts and claims in cost units stay."""
-        ...
 
 
 class TenantOrder(Protocol):
@@ -54,11 +48,9 @@ class TenantOrder(Protocol):
 
     def key(self, request: Request, spec: PriorityClass) -> float:
         """Where the request stands inside its tenant's flow: the least goes first. It never changes."""
-        ...
 
     def turn(self, flow: Flow) -> float:
         """Where the flow stands among the flows of its class: the least goes first."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +69,18 @@ class Limit(Protocol):
 
     def fits(self, request: Request) -> bool:
         """Whether the request may start now."""
-        ...
 
     def take(self, request: Request) -> None:
         """Counts the request as running."""
-        ...
 
     def release(self, request: Request) -> None:
         """Takes the request out again; exactly once for each `take`."""
-        ...
 
     def progress(self, request: Request, produced: int) -> None:
         """The running request has produced so many output tokens so far, at least one."""
-        ...
 
     def load(self) -> float:
         """How full the engine is: 0.0 is empty, 1.0 is full."""
-        ...
 
     def reconfigure(self, engine: Engine) -> None:
         """Takes new numbers; running requests stay counted."""
-        ...

@@ -5,9 +5,14 @@ clock runs only while something waits, and a finished request counts with the pa
 Older work fades with a half-life of `HALF_LIFE` finished requests; idleness changes nothing.
 """
 
+from math import exp
+
 MIN_COMPLETIONS = 20  # below, no rate is known
 HALF_LIFE = 100.0  # finished requests
 _FADE = 0.5 ** (1.0 / HALF_LIFE)
+TTFT_FADE = 0.98  # of older observations, at each new one
+TTFT_STEP = 0.05  # of ln γ
+SAMPLES_MIN = 10  # observations below which nothing is said
 
 
 class ServiceRate:
@@ -73,3 +78,41 @@ class Shadow:
         self._cost = before + cost
         self._at = now
         return before
+
+
+class FirstTokenTime:
+    """When a request that starts now will have its first token, learned from those that started before. For one pool.
+
+    An engine prefills prompts one after another, so the time grows with the prompt tokens that are ahead, the request's own
+    included. A line through (tokens, seconds) is fitted with fading weights; a factor γ on top moves by a fixed step towards
+    the median of actual over fitted time. Without that, requests are shed that would have been in time.
+    """
+
+    __slots__ = ("_gamma", "_n", "_samples", "_x", "_xx", "_xy", "_y")
+
+    def __init__(self) -> None:
+        self._n = self._x = self._y = self._xx = self._xy = 0.0
+        self._samples = 0
+        self._gamma = 1.0
+
+    def seconds(self, tokens: int) -> float:
+        """The median estimate; 0.0 as long as too little was seen."""
+        return self._gamma * self._line(tokens) if self._samples >= SAMPLES_MIN else 0.0
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A request had its first token after so many seconds, with so many prompt tokens until then."""
+        if self._samples >= SAMPLES_MIN:
+            self._gamma *= exp(TTFT_STEP if seconds > self.seconds(tokens) else -TTFT_STEP)
+            self._gamma = min(max(self._gamma, 0.1), 10.0)
+        self._samples += 1
+        self._n = self._n * TTFT_FADE + 1.0
+        self._x = self._x * TTFT_FADE + tokens
+        self._y = self._y * TTFT_FADE + seconds
+        self._xx = self._xx * TTFT_FADE + tokens * tokens
+        self._xy = self._xy * TTFT_FADE + tokens * seconds
+
+    def _line(self, tokens: int) -> float:
+        mean_x, mean_y = self._x / self._n, self._y / self._n
+        spread = self._xx / self._n - mean_x * mean_x
+        slope = max(0.0, (self._xy / self._n - mean_x * mean_y) / spread) if spread > 0.0 else 0.0
+        return max(0.0, mean_y + slope * (tokens - mean_x))

@@ -141,7 +141,7 @@ class Scheduler:
             window = bucket.rate.burst / bucket.rate.per_s
             return Shed(request, reason, wait, max(0.0, min(wait / 2, window - wait)))
         refused = pool.admit(request, tenant, now, self._decided)
-        if refused is None and self.queued >= self._max_queued and not pool.starts_at_once(request, tenant):
+        if refused is None and self.queued >= self._max_queued and not bounds.starts_at_once(request, tenant, pool.queues, pool.places):
             refused = self._displace_lower(request, now)
         if refused is None:
             return None

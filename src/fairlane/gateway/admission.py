@@ -80,8 +80,12 @@ class Lease:
         if self.request.state is State.WAITING:
             self._waiter = self._admission.loop.create_future()
             await self._waiter
-        if self._refused is not None:
-            raise self._refused
+        refused, self._refused = self._refused, None  # a kept exception would keep this frame, and with it the request's body
+        try:
+            if refused is not None:
+                raise refused
+        finally:
+            del refused
 
     def _close(self, outcome: Outcome) -> None:
         admission = self._admission

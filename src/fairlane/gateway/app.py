@@ -19,7 +19,7 @@ from fairlane.gateway.admission import Admission
 from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS
 from fairlane.gateway.identity import Caller, Identities
 from fairlane.gateway.links import EngineLink
-from fairlane.gateway.proxy import Model, Proxy
+from fairlane.gateway.proxy import Model, Proxy, unknown_model
 from fairlane.gateway.trail import Trail
 from fairlane.gateway.view import View
 from fairlane.gateway.wire.exchange import Exchange, Refusal
@@ -34,6 +34,7 @@ FLUSH_S = 0.25  # between two writes of the log
 REQUEST_ID_MAX = 128
 _METERED = {route.path: route for route in (CHAT, COMPLETIONS, EMBEDDINGS)}
 _MODELS = "/v1/models"
+_ADMIN_PAGES = ("/healthz", "/readyz", "/metrics", "/admin")
 
 
 class Gateway:
@@ -120,9 +121,11 @@ class Gateway:
         hurried.cancel()
         cut = 0
         if not closing.done():
-            self.admission.evict_all(Reason.DRAINING)
-            await asyncio.wait((closing,), timeout=FAREWELL_S)
             cut = self._running()
+            self.admission.evict_all(Reason.DRAINING)
+            await asyncio.sleep(0)
+            self.http.refuse_unanswered(answers.refusal(Refused(Reason.DRAINING)))
+            await asyncio.wait((closing,), timeout=FAREWELL_S)
             self.http.cut()
         await closing
         self.log.info("stopped", cut_off=cut)
@@ -169,7 +172,7 @@ class Gateway:
                 await self._proxy.serve(exchange, _METERED[exchange.path.rstrip("/")], caller, trail)
         except Refused as refused:
             trail.refuse(refused)
-            lines = self._proxy.answer_lines(caller, trail) if caller else b"x-request-id: %b\r\n" % trail.request_id.encode()
+            lines = self._proxy.answer_lines(caller, trail) if caller else _lines_before_caller(exchange, trail, refused)
             exchange.respond(*answers.refusal(refused, lines))
         except asyncio.CancelledError:
             trail.outcome = "cancelled"
@@ -185,18 +188,16 @@ class Gateway:
             trail = Trail(_request_id(exchange), time.monotonic())
             trail.refuse(refused)
             trail.tell(exchange, trail.arrived_at, self.metrics, self.log if self.settings.server.access_log else None)
-            more = b"x-request-id: %b\r\n" % trail.request_id.encode()
-            return answers.refusal(refused, more)
+            return answers.refusal(refused, _lines_before_caller(exchange, trail, refused))
         return None
 
     def _check(self, exchange: Exchange, trail: Trail | None) -> Caller:
         """The caller of an acceptable request, or `Refused`."""
-        path = exchange.path.rstrip("/")
-        is_models = path == _MODELS or path.startswith(_MODELS + "/")
-        if not is_models and path not in _METERED:
-            raise Refused(Reason.NOT_FOUND)
-        if exchange.method not in (("GET", "HEAD") if is_models else ("POST",)):
-            raise Refused(Reason.METHOD_NOT_ALLOWED)
+        methods = _methods(exchange.path)
+        if not methods:
+            raise Refused(Reason.NOT_FOUND, _where_instead(exchange.path))
+        if exchange.method not in methods:
+            raise Refused(Reason.METHOD_NOT_ALLOWED, f"This path does not take that method; use {methods[0]}.")
         caller = self._identities.identify(exchange)
         if trail is not None:
             trail.caller = caller.label
@@ -206,7 +207,7 @@ class Gateway:
         models = [m for m in self._models if caller.may_use(m)]
         wanted = exchange.path.rstrip("/").removeprefix(_MODELS).lstrip("/")
         if wanted and wanted not in models:
-            raise Refused(Reason.MODEL_NOT_FOUND)
+            raise unknown_model(wanted, caller, models)
         trail.status, trail.outcome = 200, "completed"
         body = answers.model_body(wanted) if wanted else answers.models_body(models)
         exchange.respond(200, answers.JSON + self._proxy.answer_lines(caller, trail), body)
@@ -226,6 +227,26 @@ class Gateway:
         while True:
             await asyncio.sleep(FLUSH_S)
             self.log.flush()
+
+
+def _methods(path: str) -> tuple[str, ...]:
+    """The methods that a path takes; none where there is no such path."""
+    path = path.rstrip("/")
+    if path in _METERED:
+        return ("POST",)
+    return ("GET", "HEAD") if path == _MODELS or path.startswith(_MODELS + "/") else ()
+
+
+def _where_instead(path: str) -> str:
+    """What to say of an unknown path."""
+    page = next((page for page in _ADMIN_PAGES if path == page or path.startswith(page + "/")), None)
+    return f"{page} is on the admin port." if page else "Unknown path; the API is under /v1."
+
+
+def _lines_before_caller(exchange: Exchange, trail: Trail, refused: Refused) -> bytes:
+    """The headers of a refusal that came before the caller was known."""
+    allow = b"allow: %b\r\n" % ", ".join(_methods(exchange.path)).encode() if refused.reason is Reason.METHOD_NOT_ALLOWED else b""
+    return b"x-request-id: %b\r\n%b" % (trail.request_id.encode(), allow)
 
 
 def _why(error: OSError) -> str:

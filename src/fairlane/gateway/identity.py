@@ -5,6 +5,7 @@ gets a more urgent one than its caller's `best_class`.
 """
 
 import hashlib
+import ipaddress
 from dataclasses import dataclass
 
 from fairlane.core.values import Tenant
@@ -66,7 +67,7 @@ class Identities:
             return self._tenants[tenant.name]
         if not self._anonymous:
             raise Refused(Reason.INVALID_API_KEY)
-        digest = hashlib.blake2b(exchange.peer.encode(), digest_size=2).digest()
+        digest = hashlib.blake2b(_network(exchange.peer).encode(), digest_size=2).digest()
         return self._anonymous[int.from_bytes(digest) % ANONYMOUS_FLOWS]
 
     def rank(self, caller: Caller, exchange: Exchange, call: Call) -> int:
@@ -79,7 +80,8 @@ class Identities:
             rank = self._by_header.get(header)
             if rank is None:
                 classes = ", ".join(self._ranks)
-                raise Refused(Reason.INVALID_REQUEST, f"X-Fairlane-Class must be one of: {classes}.", param="X-Fairlane-Class")
+                case = " Names are in lower case." if header.lower() in self._by_header else ""
+                raise Refused(Reason.INVALID_REQUEST, f"X-Fairlane-Class must be one of: {classes}.{case}", param="X-Fairlane-Class")
             return rank
         if caller.trust_priority and call.bad_priority:
             raise Refused(Reason.INVALID_REQUEST, "'priority' must be a whole number; 0 is the most urgent.", param="priority")
@@ -103,6 +105,14 @@ class Identities:
             return Caller(tenant, label, rank, best)
         models = None if _EVERY_MODEL in settings.models else frozenset(settings.models)
         return Caller(tenant, label, rank, best, settings.trust_priority, models)
+
+
+def _network(peer: str) -> str:
+    """What one anonymous caller has of its own: an IPv4 address, or the /64 that an IPv6 address is in."""
+    if ":" not in peer or peer.startswith("::ffff:"):
+        return peer
+    packed = ipaddress.IPv6Address(peer.partition("%")[0]).packed
+    return packed[:8].hex()
 
 
 def _key(headers: dict[bytes, bytes]) -> str | None:

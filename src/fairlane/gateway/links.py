@@ -8,6 +8,7 @@ first, so that a restart costs seconds.
 import asyncio
 import contextlib
 import ssl
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,6 +22,8 @@ from fairlane.telemetry.log import Log
 
 SLOTS_BY_DEFAULT = 16  # where neither the settings nor the engine says
 FAILURES_MAX = 5  # requests broken off in a row
+SPEED_GAIN = 0.1
+MISSES_MAX = 2  # probes without an answer in a row that take an engine out: a busy one may miss one
 PROBE_FIRST_S = 0.2  # after an engine went out; doubles up to its `probe_s`
 PROBE_TIMEOUT_S = 5.0
 
@@ -43,6 +46,8 @@ class EngineLink:
         self._log = log
         self._heads: dict[str, bytes] = {}
         self._failures = 0
+        self._misses = 0  # probes without an answer in a row
+        self._seconds_per_token = 0.0
         self.problem: str | None = None
         self.slots_assumed = False  # neither the settings nor the engine said how many it has
         self._probe_soon = asyncio.Event()
@@ -75,6 +80,17 @@ class EngineLink:
             raise ConnectFailed("closed")
         return self.connections.acquire() or await self.connections.connect()
 
+    def note_speed(self, tokens: int, seconds: float) -> None:
+        """An answer of so many tokens took so long, its prompt included."""
+        if tokens > 0 and seconds > 0.0:
+            observed = seconds / tokens
+            known = self._seconds_per_token or observed
+            self._seconds_per_token = known + (observed - known) * SPEED_GAIN
+
+    def tokens_in(self, seconds: float) -> int:
+        """How many tokens an answer has after so long, as far as is known; where nothing is, as many as may be."""
+        return int(seconds / self._seconds_per_token) if self._seconds_per_token else sys.maxsize
+
     def succeeded(self) -> None:
         """The engine gave a whole answer."""
         self._failures = 0
@@ -95,16 +111,23 @@ class EngineLink:
         """Probes for ever."""
         wait = PROBE_FIRST_S
         while True:
-            await self._probe()
-            wait = self.settings.probe_s if self.up else min(2 * wait, self.settings.probe_s)
             was_up = self.up
+            await self._probe()
+            wait = self._next_wait(wait, was_up=was_up)
+            is_up = self.up
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._probe_soon.wait()
+                    wait = PROBE_FIRST_S
             self._probe_soon.clear()
-            if was_up and not self.up:
-                wait = PROBE_FIRST_S
-                await asyncio.sleep(wait)
+            if is_up and not self.up:
+                await asyncio.sleep(PROBE_FIRST_S)
+
+    def _next_wait(self, wait: float, *, was_up: bool) -> float:
+        """Seconds until the next probe: short after a miss and after the engine went out, then longer each time."""
+        if self.up:
+            return PROBE_FIRST_S if self._misses else self.settings.probe_s
+        return PROBE_FIRST_S if was_up else min(2 * wait, self.settings.probe_s)
 
     def _make_head(self, path: str) -> bytes:
         address = self._address
@@ -126,7 +149,10 @@ class EngineLink:
             await fetch(connections, address.base_path + path, self._key_line(), timeout_s=PROBE_TIMEOUT_S) for path in self._adapter.probes
         ]
         if connections is self.connections:
-            self._set_up(self._adapter.read(answers))
+            report = self._adapter.read(answers)
+            self._misses = 0 if report.healthy else self._misses + 1
+            if report.healthy or self._misses >= MISSES_MAX or not self.up:
+                self._set_up(report)
             self.probed.set()
 
     def _set_up(self, report: Report) -> None:

@@ -7,29 +7,34 @@ free with the engine's last byte, and the tenant's with the client's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from fairlane.core.estimate import Estimate, Estimator
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Outcome, Request, Usage
 from fairlane.errors import Reason, Refused
 from fairlane.gateway.admission import Admission, Lease
 from fairlane.gateway.answers import allowance_lines
-from fairlane.gateway.calls.body import Call, Route, read, rewrite
+from fairlane.gateway.calls.body import CHAT, Call, Route, read, rewrite
 from fairlane.gateway.identity import Caller, Identities
 from fairlane.gateway.links import EngineLink
 from fairlane.gateway.trail import Trail
 from fairlane.gateway.wire.exchange import Exchange
 from fairlane.gateway.wire.relay import Relay
-from fairlane.gateway.wire.upstream import ConnectFailed, UpstreamConnection
+from fairlane.gateway.wire.upstream import OUT_OF_DESCRIPTORS, ConnectFailed, UpstreamConnection
+from fairlane.predict.estimate import Estimate, Estimator
 from fairlane.telemetry.metrics import Metrics
 
 OWNED_FIELDS = frozenset({"priority", "n_predict"})  # an engine would order by the one, and take the other for the cap
 FORWARDED_HEADERS = (b"accept", b"traceparent", b"tracestate")
+MODELS_TOLD_MAX = 5  # in a refusal; all of them are at /v1/models
+MODEL_NAME_MAX = 200  # characters of an unknown model's name that are logged
+RECOVER_S = 2.0  # how long a request waits for the only engine to come back, after it could not be reached
 _OK_MAX = 399
+_TOKEN_LIMITS = frozenset({Reason.RATE_LIMIT_TOKENS, Reason.REQUEST_OVER_LIMIT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +66,25 @@ class _Run:
         """Fields of the body that the gateway sets."""
         return {"stream_options": self.call.stream_options} if self.asks_usage else {}
 
-    def usage(self, relay: Relay, outcome: Outcome) -> Usage | None:
+    def usage(self, relay: Relay, outcome: Outcome, link: EngineLink) -> Usage | None:
         """What the request consumed: as the engine reports it, else the estimate of the prompt and the events that came.
 
-        None, nothing, for an error answer and for a failure before any output.
+        Of an answer that comes as a whole and was given up, what the engine will have made of it in that time. None, nothing,
+        for an error answer and for a failure before any output.
         """
         if relay.usage is not None:
             return _reported(relay.usage)
+        estimate = self.estimate
         if outcome is Outcome.COMPLETED:
-            return Usage(self.estimate.prompt_tokens, relay.events if self.call.stream else self.estimate.output_tokens)
+            return Usage(estimate.prompt_tokens, relay.events if self.call.stream else estimate.output_tokens)
         if relay.events or (outcome is Outcome.CANCELLED and relay.status <= _OK_MAX):
-            return Usage(self.estimate.prompt_tokens, relay.events)
+            return Usage(estimate.prompt_tokens, relay.events if self.call.stream else self._produced(link))
         return None
+
+    def _produced(self, link: EngineLink) -> int:
+        """Tokens of an answer that nobody waited for: by the time it ran, at most what was expected."""
+        ran_s = time.monotonic() - self.lease.started_at
+        return min(self.estimate.output_tokens, link.tokens_in(ran_s))
 
 
 class Proxy:
@@ -102,14 +114,14 @@ class Proxy:
     async def serve(self, exchange: Exchange, route: Route, caller: Caller, trail: Trail) -> None:
         """Answers one request; raises `Refused` as long as nothing of an answer was sent."""
         call = read(route, exchange.body)
-        trail.model = call.model
+        trail.model = call.model[:MODEL_NAME_MAX]
         model = self._models.get(call.model)
         if model is None or not caller.may_use(call.model):
-            raise Refused(Reason.MODEL_NOT_FOUND, f"The model {call.model[:100]!r} does not exist or you do not have access to it.")
+            raise unknown_model(call.model, caller, self._models)
         rank = self._identities.rank(caller, exchange, call)
         trail.cls = self._classes[rank]
         estimate = self._estimator.estimate(caller.tenant.name, call.model, call.prompt, call.cap, call.choices)
-        longest = estimate.prompt_tokens if call.choices == 1 else estimate.prompt_tokens // call.choices
+        longest = estimate.prompt_tokens if call.route is CHAT else estimate.prompt_tokens // call.choices
         request = Request(
             id=next(self._ids),
             tenant=caller.tenant,
@@ -118,14 +130,35 @@ class Proxy:
             model=call.model,
             prompt_tokens=estimate.prompt_tokens,
             output_tokens=estimate.output_tokens,
+            limit_tokens=estimate.limit_tokens,
             longest_prompt=longest,
             max_tokens=longest + (call.cap or 0),
             arrived_at=trail.arrived_at,
             streams=call.stream,
         )
-        async with self._admission.admit(request) as lease:
-            await self._run(exchange, _Run(call, model, caller, estimate, lease, trail))
-            await exchange.flushed()
+        try:
+            async with self._admission.admit(request) as lease:
+                await self._run(exchange, _Run(call, model, caller, estimate, lease, trail))
+                await exchange.flushed()
+        except Refused as refused:
+            if refused.reason not in _TOKEN_LIMITS:
+                raise
+            raise self._in_numbers(refused, request, call) from None
+
+    def _in_numbers(self, refused: Refused, request: Request, call: Call) -> Refused:
+        """A refusal by the caller's limit of tokens that tells the sizes of the request and of the limit."""
+        rate, (_, left) = request.tenant.tokens, self._scheduler.tenants[request.tenant.name].allowances(self._admission.time())
+        if rate is None or left is None:
+            return refused
+        cure = " Set max_tokens to lower it." if call.cap is None else ""
+        if refused.reason is Reason.REQUEST_OVER_LIMIT:
+            text = f"This request may use {request.limit_tokens} tokens; your limit holds {left.limit} at most.{cure}"
+        else:
+            text = (
+                f"This request is expected to use {request.limit_tokens} tokens; "
+                f"{left.remaining} of your {left.limit} are left ({60 * rate.per_s:.10g} a minute).{cure}"
+            )
+        return Refused(refused.reason, text, retry_after_s=refused.retry_after_s)
 
     def answer_lines(self, caller: Caller, trail: Trail) -> bytes:
         """The headers of every answer to this caller: its class, its wait, and what is left of its limits."""
@@ -174,14 +207,26 @@ class Proxy:
                 connection = await link.connect()
             except ConnectFailed as failure:
                 self._metrics.engine_failed(link.name, "unreachable")
+                if failure.why == OUT_OF_DESCRIPTORS:
+                    raise Refused(Reason.NO_ENGINE) from None
                 link.unreachable(f"could not be reached: {failure.why}")
-                if last or not any(other.up for other in self._links.values() if other.pool == link.pool):
+                if last:
                     raise Refused(Reason.ENGINE_UNREACHABLE) from None
-                await lease.again()
+                await self._wait_again(run)
             else:
                 self._metrics.waited(trail.cls, trail.queue_s)
                 return link, connection
         raise AssertionError("unreachable")
+
+    async def _wait_again(self, run: _Run) -> None:
+        """Waits for another engine, or for a short while for this one to come back."""
+        pool = run.model.pool
+        others = any(link.up for link in self._links.values() if link.pool == pool)
+        try:
+            async with asyncio.timeout(None if others else RECOVER_S):
+                await run.lease.again()
+        except TimeoutError:
+            raise Refused(Reason.ENGINE_UNREACHABLE) from None
 
     def _message(self, exchange: Exchange, run: _Run, link: EngineLink) -> bytes:
         """The whole request for the engine: the headers that it needs, and the body with our fields put right."""
@@ -212,11 +257,12 @@ class Proxy:
             self._settle(run, link, relay, Outcome.FAILED)
         else:
             self._settle(run, link, relay, Outcome.COMPLETED)
+            link.note_speed(run.trail.tokens_out or 0, time.monotonic() - run.lease.started_at)
 
     def _settle(self, run: _Run, link: EngineLink, relay: Relay, outcome: Outcome) -> None:
         """Frees the place and tells what the request used."""
         trail = run.trail
-        usage = run.usage(relay, outcome)
+        usage = run.usage(relay, outcome, link)
         trail.outcome = outcome
         trail.status = relay.status
         run.lease.settle(usage, outcome)
@@ -226,10 +272,18 @@ class Proxy:
         if usage is None:
             return
         trail.tokens_in, trail.tokens_out = usage.prompt_tokens, usage.output_tokens
-        self._metrics.served(link.pool, trail.cls, usage.prompt_tokens, usage.output_tokens, run.lease.request.cost)
+        self._metrics.served(link.pool, trail.cls, usage.prompt_tokens, usage.output_tokens, run.lease.request.cost, tenant=trail.caller)
         if outcome is Outcome.COMPLETED and relay.usage is not None:
             call = run.call
             self._estimator.learn(run.caller.tenant.name, call.model, call.prompt, run.estimate, usage, complete=True)
+
+
+def unknown_model(name: str, caller: Caller, models: Iterable[str]) -> Refused:
+    """The refusal of a model that the caller may not use or that is none, with some that it may use."""
+    usable = [repr(model) for model in models if caller.may_use(model)]
+    told, more = ", ".join(usable[:MODELS_TOLD_MAX]), " and others" if len(usable) > MODELS_TOLD_MAX else ""
+    hint = f" You may use {told}{more}." if usable else ""
+    return Refused(Reason.MODEL_NOT_FOUND, f"The model {name[:100]!r} does not exist or you do not have access to it.{hint}")
 
 
 def _reported(usage: Mapping[str, Any]) -> Usage:

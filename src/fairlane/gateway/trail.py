@@ -38,7 +38,7 @@ class Trail:
 
     def tell(self, exchange: Exchange, now: float, metrics: Metrics, log: Log | None) -> None:
         """Counts the request, and writes its line where requests are logged."""
-        metrics.finished(self.cls, self.outcome, now - self.arrived_at)
+        metrics.finished(self.cls, self.outcome, now - self.arrived_at, tenant=self.caller or None)
         if self.reason is not None:
             metrics.shed(self.cls, self.reason)
         if log is None:

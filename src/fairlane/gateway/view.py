@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from fairlane.gateway.app import Gateway
 
 
+_SAID = {"cls": "class"}  # what a Python name cannot be
+
+
 class View:
     """Reads a gateway; changes nothing."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._configured = frozenset(tenant.name for tenant in gateway.settings.tenants)
 
     def sample(self) -> Sample:
         """All gauges at this moment."""
@@ -47,25 +51,44 @@ class View:
         )
 
     def state(self) -> dict[str, Any]:
-        """Everything of `sample`, as plain values for people and scripts."""
+        """Everything of `sample`, and what is left of each tenant's limits, as plain values for people and scripts."""
         sample = self.sample()
+        ready, reason = self._gateway.ready()
         return {
-            "classes": [{name: getattr(row, name) for name in ClassSample.__slots__} for row in sample.classes],
+            "ready": ready,
+            "reason": reason,
+            "classes": [{_SAID.get(name, name): getattr(row, name) for name in ClassSample.__slots__} for row in sample.classes],
             "engines": [{name: getattr(row, name) for name in EngineSample.__slots__} for row in sample.engines],
-            "tenants_running": dict(sample.tenants_running),
+            "tenants": list(self._tenants().values()),
             "client_connections": sample.client_connections,
-            "ready": self._gateway.ready()[1],
         }
+
+    def _tenants(self) -> dict[str, dict[str, Any]]:
+        """What each tenant that was seen has running, waiting and left. Callers without a key have limits each for itself."""
+        now = time.monotonic()
+        rows: dict[str, dict[str, Any]] = {}
+        for name, state in self._gateway.scheduler.tenants.items():
+            label = self._label(name)
+            row = rows.setdefault(label, {"tenant": label, "running": 0, "waiting": 0})
+            row["running"] += state.running
+            row["waiting"] += state.queued
+            if label != ANONYMOUS:
+                requests, tokens = state.allowances(now)
+                row["requests_left"] = requests and {"limit": requests.limit, "remaining": requests.remaining}
+                row["tokens_left"] = tokens and {"limit": tokens.limit, "remaining": tokens.remaining}
+        return rows
+
+    def _label(self, tenant: str) -> str:
+        return tenant if tenant in self._configured else ANONYMOUS
 
     def _running(self, pool: str, engine: str) -> int:
         state = self._gateway.scheduler.pools[pool].places.engines.get(engine)
         return state.limit.running if state else 0
 
     def _tenants_running(self) -> dict[str, int]:
-        configured = {tenant.name for tenant in self._gateway.settings.tenants}
         running: dict[str, int] = {}
         for name, state in self._gateway.scheduler.tenants.items():
-            label = name if name in configured else ANONYMOUS
+            label = self._label(name)
             running[label] = running.get(label, 0) + state.running
         return running
 

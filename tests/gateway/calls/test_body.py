@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlane.core.estimate import Estimator, PromptSize
 from fairlane.errors import Refused
 from fairlane.gateway.calls import body as module
 from fairlane.gateway.calls import prompt
 from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS, METERED, ROUTES, Route, read, rewrite
+from fairlane.predict.estimate import Estimator, PromptSize
 from tests.gateway.calls.bodies import HELLO, anything, chat, escaped, refusal, spelt, with_member
 
 NONE: frozenset[str] = frozenset()
@@ -75,6 +75,21 @@ BAD_BODIES = {
 def test_malformed_bodies_are_refused(route: Route, body: bytes) -> None:
     """What is no JSON object of sane depth in UTF-8 is a clean 400."""
     assert str(refusal(route, body)).startswith("The request body ")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"", "The request body is empty."),
+        (b" \n", "The request body is empty."),
+        (b'{"a": x}', " at byte 6."),
+        ('{"é": x}'.encode(), " at byte 7."),
+        (b'{"a":"\xff"}', "not UTF-8 at byte 6."),
+    ],
+)
+def test_a_fault_in_the_json_is_told_by_its_byte(body: bytes, told: str) -> None:
+    """Bytes are counted, not characters, and an empty body is called empty."""
+    assert str(refusal(CHAT, body)).endswith(told)
 
 
 BAD_VALUES: list[tuple[Route, str, str]] = [  # values separated by blanks

@@ -3,9 +3,9 @@
 import orjson
 import pytest
 
-from fairlane.core.estimate import Estimator, PromptSize
 from fairlane.gateway.calls import prompt
 from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS, Route, read, rewrite
+from fairlane.predict.estimate import Estimator, PromptSize
 from tests.gateway.calls.bodies import refusal, with_member
 
 PRIORITY = frozenset({"priority"})

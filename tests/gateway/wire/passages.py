@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
 
-from fairlane.gateway.wire.http1 import Exchange
+from fairlane.gateway.wire.exchange import Exchange
 from fairlane.gateway.wire.relay import Relay
 from fairlane.gateway.wire.upstream import EnginePool
 from tests.gateway.wire.sockets import End, Engine, Listener, Script, connect, engine, run, serving, until

@@ -16,7 +16,8 @@ from typing import Any, TypedDict, Unpack
 import uvloop
 
 from fairlane.errors import Reason
-from fairlane.gateway.wire.http1 import Exchange, HttpServer, Refusal
+from fairlane.gateway.wire.exchange import Exchange, Refusal
+from fairlane.gateway.wire.http1 import HttpServer
 from fairlane.gateway.wire.reader import Early
 from fairlane.gateway.wire.upstream import EnginePool, Headers
 

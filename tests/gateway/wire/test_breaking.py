@@ -6,7 +6,7 @@ import json
 import pytest
 
 from fairlane.gateway.wire import relay as module
-from fairlane.gateway.wire.http1 import Exchange
+from fairlane.gateway.wire.exchange import Exchange
 from fairlane.gateway.wire.relay import Relay
 from fairlane.gateway.wire.upstream import EnginePool
 from tests.gateway.wire.passages import EVENTS, LAST, REPLY, STREAM_HEAD, Gateway, framed, plain, through

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from fairlane.gateway.wire import reader
-from fairlane.gateway.wire.http1 import Exchange
+from fairlane.gateway.wire.exchange import Exchange
 from tests.gateway.wire.sockets import (
     GET,
     ask,

@@ -7,7 +7,7 @@ import pytest
 
 from fairlane.errors import Reason
 from fairlane.gateway.wire import http1
-from fairlane.gateway.wire.http1 import Exchange
+from fairlane.gateway.wire.exchange import Exchange
 from tests.gateway.wire.sockets import (
     GET,
     POST,

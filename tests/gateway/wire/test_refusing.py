@@ -6,7 +6,7 @@ import pytest
 
 from fairlane.errors import Reason
 from fairlane.gateway.wire import http1, reader
-from fairlane.gateway.wire.http1 import Exchange, Refusal
+from fairlane.gateway.wire.exchange import Exchange, Refusal
 from tests.gateway.wire.sockets import (
     GET,
     POST,

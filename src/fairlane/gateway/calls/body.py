@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import orjson
 
-from fairlane.core.estimate import PromptSize
 from fairlane.errors import Reason, Refused
 from fairlane.gateway.calls import prompt
 from fairlane.gateway.calls.prompt import Fields, wrong
 from fairlane.gateway.calls.splice import Edits, edited, members
+from fairlane.predict.estimate import PromptSize
 
 CAP_MAX = 10_000_000  # a larger cap on the output counts as this: beyond any context, and sums stay small
 CHOICES_MAX = 128  # of `n` and `best_of`: OpenAI's bound
@@ -149,7 +149,7 @@ def _parse(body: bytes) -> dict[str, object]:
         fields = orjson.loads(body)
         written = orjson.dumps(fields)
     except orjson.JSONDecodeError as error:
-        raise _unreadable(f"is not valid JSON: {error.msg}", _overflowing(error)) from None
+        raise _invalid_json(body, error) from None
     except orjson.JSONEncodeError:
         raise _unreadable("is nested too deeply") from None
     if not isinstance(fields, dict):
@@ -158,6 +158,17 @@ def _parse(body: bytes) -> dict[str, object]:
         _refuse_repeats(body.decode())
     _refuse_case_twins(fields)
     return fields
+
+
+def _invalid_json(body: bytes, error: orjson.JSONDecodeError) -> Refused:
+    """What is wrong, and at which byte: the parser counts characters, and not at all in what is no text."""
+    if not body.strip():
+        return _unreadable("is empty")
+    try:
+        at = len(body.decode()[: error.pos].encode())
+    except UnicodeDecodeError as no_text:
+        return _unreadable(f"is not valid JSON: not UTF-8 at byte {no_text.start}")
+    return _unreadable(f"is not valid JSON: {error.msg} at byte {at}", _overflowing(error))
 
 
 def _overflowing(error: orjson.JSONDecodeError) -> str | None:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import orjson
 
-from fairlane.core.estimate import PromptSize
 from fairlane.errors import Reason, Refused
+from fairlane.predict.estimate import PromptSize
 
 PROMPTS_MAX = 2048  # in one request: OpenAI's bound
 PIECES_MAX = 20_000  # messages, parts and tool calls of one chat: walking over them takes about 10 ms

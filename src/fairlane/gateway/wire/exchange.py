@@ -116,6 +116,15 @@ class Exchange:
         self._open(status, lines, len(body))
         self.end(body)
 
+    def refuse(self, refusal: Refusal) -> None:
+        """Give a refusal instead of an answer that has not begun, and stop whoever works on it."""
+        if not self.started:
+            self.keep_alive = False
+            task = self.task
+            self.respond(*refusal)
+            if task is not None:
+                task.cancel()
+
     def start(self, status: int, headers: bytes, length: int | None) -> None:
         """Begin an answer with ready header lines. The head leaves with the first write, or by itself a moment later."""
         self._open(status, headers, length)

@@ -20,8 +20,6 @@ from fairlane.errors import RULES, Reason
 from fairlane.gateway.wire.exchange import Exchange, Refusal
 from fairlane.gateway.wire.reader import Early, Intake, OnError, Render, RequestReader
 
-__all__ = ["Exchange", "HttpServer", "Refusal", "ServerProtocol"]
-
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 HELD_BYTES = 64 * 1024  # pipelined bytes kept while a request runs; beyond it reading stops
 DISCARD_BYTES = 64 * 1024 * 1024  # what a connection swallows unread at most
@@ -98,6 +96,12 @@ class HttpServer:
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=FAREWELL_S)
 
+    def refuse_unanswered(self, refusal: Refusal) -> None:
+        """Answer every exchange whose answer has not begun."""
+        for connection in list(self.connections):
+            if connection.current is not None:
+                connection.current.refuse(refusal)
+
     def cut(self) -> None:
         """Break every connection off."""
         for connection in list(self.connections):
@@ -108,7 +112,6 @@ class ServerProtocol(asyncio.Protocol):
     """One client connection: runs its requests in order and closes when it is time to."""
 
     __slots__ = (
-        "_current",
         "_deadline",
         "_discarded",
         "_drained",
@@ -120,6 +123,7 @@ class ServerProtocol(asyncio.Protocol):
         "_stalled_bytes",
         "_timer",
         "_timer_at",
+        "current",
         "lost",
         "paused",
         "transport",
@@ -131,7 +135,7 @@ class ServerProtocol(asyncio.Protocol):
         self._server = server
         self._reader = RequestReader(server.intake, self._open_exchange)
         self._peer = ""
-        self._current: Exchange | None = None
+        self.current: Exchange | None = None
         self._held = bytearray()  # arrived while a request runs, not parsed yet
         self._lingering = False
         self._discarded = 0
@@ -162,7 +166,7 @@ class ServerProtocol(asyncio.Protocol):
         """Parse what comes, unless a request is running or nothing more is wanted."""
         if self._reader.deaf:
             self._discard(len(data))
-        elif self._current is not None:
+        elif self.current is not None:
             self._hold(data)
         else:
             self._reader.feed(data)
@@ -178,7 +182,7 @@ class ServerProtocol(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        current, self._current = self._current, None
+        current, self.current = self.current, None
         if current is not None and current.task is not None:
             current.task.cancel()
         self._wake_drained()
@@ -191,7 +195,7 @@ class ServerProtocol(asyncio.Protocol):
         self.paused = True
         self._stalled_bytes = self.transport.get_write_buffer_size()
         self._watch(self._server.stall_s)
-        current = self._current
+        current = self.current
         if current is not None and current.flow is not None:
             current.flow.pause()
 
@@ -201,7 +205,7 @@ class ServerProtocol(asyncio.Protocol):
         if self._drained is not None:
             self._wake_drained()
             self.transport.set_write_buffer_limits(SEND_BUFFER_BYTES, SEND_BUFFER_BYTES // 4)
-        current = self._current
+        current = self.current
         if current is None:
             self._watch(self._server.keep_alive_s)
         elif current.flow is not None:
@@ -216,7 +220,7 @@ class ServerProtocol(asyncio.Protocol):
 
     def ended(self, exchange: Exchange) -> None:
         """Go on to the next request, or close where this was the last."""
-        self._current = None
+        self.current = None
         reader = self._reader
         if not exchange.keep_alive:
             self._close()
@@ -227,7 +231,7 @@ class ServerProtocol(asyncio.Protocol):
 
     def broke(self, exchange: Exchange) -> None:
         """Close after what was written has left; where closing would look like the end, reset instead."""
-        self._current = None
+        self.current = None
         if exchange.ends_by_close:
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self.transport.abort()
@@ -246,10 +250,10 @@ class ServerProtocol(asyncio.Protocol):
     def retire(self) -> None:
         """Close now if idle, else after the present exchange."""
         incoming = self._reader.incoming
-        if self._current is None and incoming is None and not self._reader.complete:
+        if self.current is None and incoming is None and not self._reader.complete:
             self._close()
-        elif self._current is not None:
-            self._current.keep_alive = False
+        elif self.current is not None:
+            self.current.keep_alive = False
 
     # Running.
 
@@ -259,7 +263,7 @@ class ServerProtocol(asyncio.Protocol):
     def _advance(self) -> None:
         """Start the next complete request; with none left, parse what was held back."""
         reader = self._reader
-        while self._current is None and not self.transport.is_closing():
+        while self.current is None and not self.transport.is_closing():
             if reader.complete:
                 self._begin(reader.complete.pop(0))
             elif self._held and not reader.deaf:
@@ -272,7 +276,7 @@ class ServerProtocol(asyncio.Protocol):
                 return
 
     def _begin(self, exchange: Exchange) -> None:
-        self._current = exchange
+        self.current = exchange
         if self._server.closing:
             exchange.keep_alive = False
         if exchange.refusal is not None:
@@ -289,6 +293,7 @@ class ServerProtocol(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - the last resort of every request
             self._server.intake.on_error(exchange, error)
         finally:
+            exchange.task = None  # it holds what it raised, and that holds the exchange and its body
             if not exchange.finished and not self.lost:
                 self._unanswered(exchange)
 
@@ -323,7 +328,7 @@ class ServerProtocol(asyncio.Protocol):
         self._discarded += size
         if self._discarded <= DISCARD_BYTES:
             return
-        if self._current is None:
+        if self.current is None:
             self.transport.close()
         else:
             self.transport.pause_reading()
@@ -369,7 +374,7 @@ class ServerProtocol(asyncio.Protocol):
 
     def _check(self) -> None:
         self._timer = None
-        if self._current is not None and not self.paused:
+        if self.current is not None and not self.paused:
             return  # a running request has no limit here; its end sets the next
         loop = self._server.loop
         if loop.time() + CLOCK_S < self._deadline:

@@ -17,6 +17,7 @@ early is what makes this rare.
 """
 
 import asyncio
+import errno
 import select
 import socket
 import ssl
@@ -33,7 +34,7 @@ IDLE_KEEP_S = 1.5  # engines give up idle connections after 2 s (a strict proxy)
 
 
 class ConnectFailed(FairlaneError):
-    """No connection to the engine: `why` is refused, timeout, dns or tls."""
+    """No connection to the engine: `why` is refused, timeout, dns, tls or OUT_OF_DESCRIPTORS."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -176,8 +177,14 @@ class EnginePool:
             connection.abort()
 
 
+OUT_OF_DESCRIPTORS = "no free file descriptor here"
+_HERE = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS}
+
+
 def _why(error: Exception) -> str:
     """Name what kept a connection from being made; a host that cannot even be encoded is no name."""
+    if isinstance(error, OSError) and error.errno in _HERE:
+        return OUT_OF_DESCRIPTORS
     kinds = (TimeoutError, "timeout"), (socket.gaierror, "dns"), (UnicodeError, "dns"), (ssl.SSLError, "tls")
     return next((why for kind, why in kinds if isinstance(error, kind)), "refused")
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.core import estimate as module
-from fairlane.core.estimate import Estimate, Estimator, PromptSize
 from fairlane.core.values import Usage
+from fairlane.predict import estimate as module
+from fairlane.predict.estimate import Estimate, Estimator, PromptSize
 
 ENGLISH = ["the", "quick", "service", "answers", "many", "long", "requests", "while", "a", "queue", "understands", "scheduling"]
 CODE = [
