@@ -33,6 +33,10 @@ paid      0.15       20          4           deadline  500         -            
 free      0.1        60          -           deadline  500         -                0.5 of slots
 batch     0.1        86400       -           deadline  100000      -                -
 
+tenant           class  best_class  weight  tokens/min             requests/min      max_running  max_queued
+acme             paid   realtime    2       200000 (burst 400000)  600 (burst 1500)  16           -
+(without a key)  free   free        1       -                      -                 2            -
+
 callers: 1 with keys; without a key class free, at best free
 listens on 0.0.0.0:8080, admin pages on 127.0.0.1:8081
 """
@@ -62,8 +66,22 @@ def test_check_speaks_json(tmp_path: Path) -> None:
     assert (code, said["ok"], said["problems"], len(said["engines"])) == (0, True, [], 3)
     assert said["classes"][2]["class"] == "free"
     assert said["classes"][2]["max_running"] == 0.5
-    assert said["tenants"] == [{"tenant": "acme", "class": "paid", "best_class": "realtime"}]
+    acme = {"tenant": "acme", "class": "paid", "best_class": "realtime", "weight": 2, "max_running": 16, "max_queued": None}
+    acme |= {"requests_per_minute": {"rate": 600, "burst": 1500}, "tokens_per_minute": {"rate": 200000, "burst": 400000}}
+    assert said["tenants"] == [acme]
     assert SECRET not in out
+
+
+def test_check_cuts_a_long_table(tmp_path: Path) -> None:
+    """Of many tenants the table shows the first and tells how many more there are; JSON has them all."""
+    file = tmp_path / "many.yaml"
+    rows = [f'  - {{name: t{n}, class: free, key_hashes: ["sha256:{n:064x}"]}}' for n in range(53)]
+    file.write_text("\n".join(["tenants:", *rows]))
+    out = fairlane("check", str(file))[1]
+    assert "\nt49 " in out
+    assert "\nt50 " not in out
+    assert "\nand 3 more tenants; --json shows all\n" in out
+    assert len(json.loads(fairlane("check", str(file), "--json")[1])["tenants"]) == 53
 
 
 def test_check_shows_every_fault(tmp_path: Path) -> None:
@@ -89,18 +107,26 @@ def test_hash_key_reads_the_key_from_its_input() -> None:
 
 
 def test_hash_key_takes_no_key_from_the_command_line() -> None:
-    """A key on the command line is refused: other users could see it there."""
+    """A key on the command line is refused, since other users could see it there, and is not repeated."""
     code, out, err = fairlane("hash-key", "fl-abc")
     assert (code, out) == (2, "")
     assert "usage" in err
+    assert "the key is read from standard input, never from the command line" in err
+    assert "fl-abc" not in err
 
 
 def test_hash_key_refuses_what_no_header_can_carry() -> None:
-    """An empty key, blanks, several lines and bytes that are no text are refused, and not repeated."""
-    for given in (b"", b"\n", b"a b", b"a\nb\n", "schlüssel".encode(), b"\xff\xfe", b"a\x00"):
+    """Blanks, several lines and bytes that are no text are refused, and not repeated."""
+    for given in (b"a b", b"a\nb\n", "schlüssel".encode(), b"\xff\xfe", b"a\x00"):
         code, out, err = fairlane("hash-key", given=given)
         assert (code, out) == (2, "")
         assert err == "a key is one line of visible ASCII characters without spaces, as an HTTP header carries it\n"
+
+
+def test_hash_key_without_a_key() -> None:
+    """Empty input is told as what it is."""
+    for given in (b"", b"\n"):
+        assert fairlane("hash-key", given=given) == (2, "", "no key was given\n")
 
 
 def test_hash_key_makes_a_key() -> None:

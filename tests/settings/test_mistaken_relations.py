@@ -30,40 +30,40 @@ CASES: dict[str, Case] = {
     "tenant_twice": (
         "anonymous:",
         f'  - {{name: acme, class: free, key_hashes: ["{B}"]}}\nanonymous:',
-        ["19: tenants[1].name: the tenant name 'acme' stands twice, first at tenants[0].name (line 16)"],
+        ["19: tenants[1].name: the tenant name 'acme' appears twice, first at tenants[0].name (line 16)"],
     ),
     "hash_twice": (
         "anonymous:",
         f'  - {{name: other, class: free, key_hashes: ["{A.upper().replace("SHA", "sha")}"]}}\nanonymous:',
-        ["19: tenants[1].key_hashes[0]: this hash of a key stands twice, first at tenants[0].key_hashes[0] (line 18)"],
+        ["19: tenants[1].key_hashes[0]: this hash of a key appears twice, first at tenants[0].key_hashes[0] (line 18)"],
     ),
     "class_twice": (
         "name: free, ",
         "name: paid, ",
         [
-            "13: classes[1].name: the class name 'paid' stands twice, first at classes[0].name (line 12)",
+            "13: classes[1].name: the class name 'paid' appears twice, first at classes[0].name (line 12)",
             "19: anonymous.class: there is no class 'free'…",
         ],
     ),
     "engine_twice": (
         "name: e1",
         "name: e0",
-        ["10: pools[0].engines[1].name: the engine name 'e0' stands twice, first at pools[0].engines[0].name (line 9)"],
+        ["10: pools[0].engines[1].name: the engine name 'e0' appears twice, first at pools[0].engines[0].name (line 9)"],
     ),
     "pool_twice": (
         "classes:",
         "  - {name: main, models: [n], engines: [{name: e2, kind: embedded}]}\nclasses:",
-        ["11: pools[1].name: the pool name 'main' stands twice, first at pools[0].name (line 5)"],
+        ["11: pools[1].name: the pool name 'main' appears twice, first at pools[0].name (line 5)"],
     ),
     "model_in_two_pools": (
         "classes:",
         "  - {name: other, models: [n, fast], engines: [{name: e2, kind: embedded}]}\nclasses:",
-        ["11: pools[1].models[1]: the model 'fast' stands twice, first at pools[0].models[1].fast (line 6)"],
+        ["11: pools[1].models[1]: the model 'fast' appears twice, first at pools[0].models[1].fast (line 6)"],
     ),
     "model_twice_in_a_pool": (
         "[m, {fast",
         "[fast, {fast",
-        ["6: pools[0].models[1].fast: the model 'fast' stands twice, first at pools[0].models[0] (line 6)"],
+        ["6: pools[0].models[1].fast: the model 'fast' appears twice, first at pools[0].models[0] (line 6)"],
     ),
     "embedded_with_url": (
         "kind: openai",
@@ -109,6 +109,11 @@ CASES: dict[str, Case] = {
         "min_share: 0.4",
         "min_share: 0.4001",
         ["13: classes[1].min_share: the shares up to here make 1.0001; all classes together may have at most 1"],
+    ),
+    "nobody_may_call_own_classes": (
+        None,
+        "classes: [{name: gold}, {name: silver}]",
+        ["1: nobody could call: there are no tenants and no anonymous callers (add 'anonymous: {class: silver}')"],
     ),
     "nobody_may_call": (
         None,

@@ -8,9 +8,9 @@ CASES: dict[str, Case] = {
     "duplicate_key": (
         "  drain_s: 60",
         "  drain_s: 60\n  listen: 127.0.0.1:1",
-        ["4: server.listen: the key stands twice, here and on line 2"],
+        ["4: server.listen: the key appears twice, here and on line 2"],
     ),
-    "duplicate_section": ("anonymous:", "server: {drain_s: 1}\nanonymous:", ["19: server: the key stands twice, here and on line 1"]),
+    "duplicate_section": ("anonymous:", "server: {drain_s: 1}\nanonymous:", ["19: server: the key appears twice, here and on line 1"]),
     "unset_environment": (
         "${ENGINE_KEY}",
         "${ENGINE_KY}",

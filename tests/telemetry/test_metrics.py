@@ -67,6 +67,8 @@ def test_every_series_starts_at_zero() -> None:
     assert of["fairlane_served_cost_total"] == of["fairlane_backlog_requests"] == 2 * 2
     assert of["fairlane_engine_up"] == 3
     assert of["fairlane_tenant_running_requests"] == 2
+    assert of["fairlane_tenant_requests_total"] == 2 * 6
+    assert of["fairlane_tenant_tokens_total"] == 2 * 2
 
 
 @pytest.mark.parametrize("outcome", [*Outcome, Family.REJECTED, Family.EVICTED, Family.INVALID])
@@ -113,6 +115,21 @@ def test_served_work_is_counted_and_shared() -> None:
     assert value(metrics, "served_cost_total", pool="main", cls="slow") == 70
     assert value(metrics, "served_share_ratio", pool="main", cls="slow") == 0.7
     assert value(metrics, "served_share_ratio", pool="spare", cls="fast") == 1.0
+
+
+def test_tenants_are_counted_apart() -> None:
+    """Requests and tokens are counted for the tenant they belong to; a request of no known caller for none."""
+    metrics = build()
+    metrics.finished("none", "invalid", 0.1)
+    metrics.finished("slow", "completed", 0.1, tenant="acme")
+    metrics.served("main", "slow", 20, 10, 60, tenant="acme")
+    metrics.served("main", "slow", 1, 2, 9, tenant="anonymous")
+    assert sum(count for (name, _), count in scrape(metrics).items() if name == "fairlane_tenant_requests_total") == 1
+    assert value(metrics, "tenant_requests_total", tenant="acme", outcome="completed") == 1
+    assert value(metrics, "tenant_tokens_total", tenant="acme", direction="in") == 20
+    assert value(metrics, "tenant_tokens_total", tenant="anonymous", direction="out") == 2
+    with pytest.raises(KeyError):
+        metrics.finished("slow", "completed", 0.1, tenant="made-up")
 
 
 def test_an_odd_status_or_kind_of_an_engine_is_counted_as_other() -> None:

@@ -6,6 +6,7 @@ run, because it wakes ten times a second and takes over the process's signals; s
 """
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -86,6 +87,14 @@ class AdminServer:
         return server
 
 
+def _cannot(host: str, port: int, error: OSError) -> str:
+    why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
+    if error.errno == errno.EADDRINUSE:
+        why += ", perhaps by another fairlane"
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"cannot listen on {place} (admin pages): {why}; use --admin-listen HOST:PORT or server.admin_listen"
+
+
 async def _bind(host: str, port: int) -> socket.socket:
     """A socket that listens on the first address of `host`; the kernel holds connections until uvicorn accepts them."""
     try:
@@ -101,6 +110,5 @@ async def _bind(host: str, port: int) -> socket.socket:
             bound.close()
             raise
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        raise SettingsError([f"server.admin_listen: cannot listen on {host}:{port}: {why}. Choose another address."]) from error
+        raise SettingsError([_cannot(host, port, error)]) from error
     return bound

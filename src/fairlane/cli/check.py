@@ -8,8 +8,12 @@ from typing import Any
 
 from fairlane.errors import SettingsError
 from fairlane.settings import Settings, load
+from fairlane.settings.model import CallerSettings
 
 _CLASS_COLUMNS = ("class", "min_share", "max_wait_s", "ttft_slo_s", "shed", "max_queued", "max_queued_cost", "max_running")
+_CALLER_LIMITS = ("weight", "tokens_per_minute", "requests_per_minute", "max_running", "max_queued")
+_TENANT_COLUMNS = ("tenant", "class", "best_class", "weight", "tokens/min", "requests/min", "max_running", "max_queued")
+_TENANTS_SHOWN = 50  # of thousands a table is no help; `--json` has them all
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:  # the only name argparse has for it
@@ -54,9 +58,13 @@ def summary(settings: Settings) -> dict[str, Any]:
             for engine in pool.engines
         ],
         "classes": [one.model_dump(include=set(_CLASS_COLUMNS)) | {"class": one.name} for one in settings.classes],
-        "tenants": [{"tenant": one.name, "class": one.class_name, "best_class": one.best_class} for one in settings.tenants],
-        "anonymous": anonymous and {"class": anonymous.class_name, "best_class": anonymous.best_class},
+        "tenants": [{"tenant": one.name} | _caller(one) for one in settings.tenants],
+        "anonymous": anonymous and _caller(anonymous),
     }
+
+
+def _caller(one: CallerSettings) -> dict[str, Any]:
+    return {"class": one.class_name, "best_class": one.best_class} | one.model_dump(include=set(_CALLER_LIMITS))
 
 
 def _tables(meaning: dict[str, Any]) -> str:
@@ -67,10 +75,25 @@ def _tables(meaning: dict[str, Any]) -> str:
         [
             _table(("pool", "models", "engine", "kind", "slots", "kv_tokens", "context"), meaning["engines"]),
             _table(_CLASS_COLUMNS, [one | {"max_running": _running(one["max_running"])} for one in meaning["classes"]]),
+            *_tenant_table(meaning),
             f"callers: {callers}",
             f"listens on {meaning['listen']}, admin pages on {meaning['admin_listen']}",
         ]
     )
+
+
+def _tenant_table(meaning: dict[str, Any]) -> list[str]:
+    """The callers and their limits; one without a key stands last."""
+    tenants, anonymous = meaning["tenants"], meaning["anonymous"]
+    rows = tenants[:_TENANTS_SHOWN] + ([{"tenant": "(without a key)"} | anonymous] if anonymous else [])
+    rates = {"tokens/min": "tokens_per_minute", "requests/min": "requests_per_minute"}
+    table = _table(_TENANT_COLUMNS, [row | {column: _rate(row[key]) for column, key in rates.items()} for row in rows])
+    more = len(tenants) - _TENANTS_SHOWN
+    return [table + f"and {more} more tenants; --json shows all\n"] if more > 0 else [table]
+
+
+def _rate(limit: dict[str, float] | None) -> str | None:
+    return "{rate:.15g} (burst {burst:.15g})".format(**limit) if limit else None
 
 
 def _running(limit: float | None) -> float | str | None:

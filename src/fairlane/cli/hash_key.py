@@ -15,11 +15,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Adds the command."""
     parser = subparsers.add_parser("hash-key", help="hash a key for key_hashes", description=__doc__)
     parser.add_argument("--new", action="store_true", help="make a key; print it, and its hash on the next line")
-    parser.set_defaults(run=run)
+    parser.add_argument("given", nargs="*", help=argparse.SUPPRESS)  # seen here, so that argparse does not repeat it
+    parser.set_defaults(run=run, refuse=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the hash and returns 0, or says what is wrong with the key, without repeating it, and returns 2."""
+    if args.given:
+        args.refuse("the key is read from standard input, never from the command line")
     if args.new:
         key = new_key()
         print(key)
@@ -30,7 +33,10 @@ def run(args: argparse.Namespace) -> int:
             )
         return 0
     key = _read()
-    if not (key and key.isascii() and key.isprintable()) or " " in key:
+    if not key:
+        print("no key was given", file=sys.stderr)
+        return 2
+    if not (key.isascii() and key.isprintable()) or " " in key:
         print("a key is one line of visible ASCII characters without spaces, as an HTTP header carries it", file=sys.stderr)
         return 2
     print(hash_key(key))

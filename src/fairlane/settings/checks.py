@@ -52,7 +52,7 @@ def _unique(document: Document, texts: Iterable[tuple[Place, str]], what: str) -
         earlier = first.setdefault(text, place)
         if earlier != place:
             where = f"{path_text(earlier)} (line {document.line(earlier)})"
-            document.blame(place, f"{what.format(document.quoted(place, text))} stands twice, first at {where}")
+            document.blame(place, f"{what.format(document.quoted(place, text))} appears twice, first at {where}")
 
 
 def _same_name_twice(document: Document) -> None:
@@ -190,4 +190,7 @@ def _someone_may_call(document: Document) -> None:
     if document.guessed & {("tenants",), ("anonymous",)}:
         return
     if not document.get(("tenants",)) and document.get(("anonymous",)) is None:
-        document.blame((), "nobody could call: there are no tenants and no anonymous callers", hint="add 'anonymous: {class: free}'")
+        names = _speakable(document, _class_names(document) or {})
+        name = "free" if "free" in names else (names or ["CLASS"])[-1]
+        hint = f"add 'anonymous: {{class: {name}}}'"
+        document.blame((), "nobody could call: there are no tenants and no anonymous callers", hint=hint)

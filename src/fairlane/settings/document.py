@@ -225,7 +225,7 @@ class _Tree:
                 continue
             here = (*place, key.value)
             if key.value in values:
-                self._document.blame(here, f"the key stands twice, here and on line {self._document.line(here)}", line=line)
+                self._document.blame(here, f"the key appears twice, here and on line {self._document.line(here)}", line=line)
                 continue
             self._document.lines[here] = line
             values[key.value] = self.value(member, here)

@@ -26,6 +26,8 @@ from fairlane.engines import address
 BURST_FACTOR = 2.5
 """Bucket capacity by default, in minutes of the rate: wide enough for a burst of one client, narrow enough to matter."""
 
+PORT_MAX = 65_535
+
 SHARE_UNITS = 10_000
 """A minimum share is kept in basis points, so that sums of shares are exact."""
 
@@ -81,8 +83,10 @@ def split_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     plain = bare and not re.search(r"[\s/\[\]@]", bare) and (":" not in bare or bare != host)
-    if not (colon and plain and port.isascii() and port.isdigit() and int(port) <= 65535):
+    if not (colon and plain and port.isascii() and port.isdigit()):
         raise ValueError("must be HOST:PORT, such as 127.0.0.1:8080")
+    if len(port) > 5 or int(port) > PORT_MAX:
+        raise ValueError(f"must have a port from 0 to {PORT_MAX}")
     return bare, int(port)
 
 
@@ -167,7 +171,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"), _as_o
 ClassName = Annotated[Name, _whole(_class_name_fault)]
 TenantName = Annotated[str, Field(min_length=1, max_length=100), _whole(_tenant_name_fault)]
 ModelName = Annotated[str, Field(min_length=1, max_length=200), _whole(_model_name_fault)]
-ListenAddress = Annotated[str, _whole(_address_fault)]
+ListenAddress = Annotated[str, _as_one('must be HOST:PORT in quotes, such as "127.0.0.1:8080"'), _whole(_address_fault)]
 EngineUrl = Annotated[str, _whole(_url_fault)]
 ApiKey = Annotated[str, Field(min_length=1), _whole(_api_key_fault)]
 KeyHash = Annotated[

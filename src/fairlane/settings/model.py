@@ -135,8 +135,8 @@ class PoolSettings(Section):
     engines: tuple[EngineSettings, ...] = Field(min_length=1, description="The engines of the pool.")
     slots: Slots = Field(
         default="auto",
-        description="Requests that each engine runs at once; `auto` takes what the engine reports, "
-        "so that requests wait here, where their order can still be chosen.",
+        description="Requests that each engine runs at once, so that others wait here, where their order can still be chosen; "
+        "`auto` takes what the engine reports, 16 where it reports none, and starts an embedded engine with 2.",
     )
 
     @property

@@ -80,6 +80,8 @@ class Metrics:
         self._requests = _zeros(callers, OUTCOMES)
         self._shed = _zeros(callers, SHED_REASONS)
         self._tokens = _zeros(classes, DIRECTIONS)
+        self._tenant_requests = _zeros(self._tenants, OUTCOMES)
+        self._tenant_tokens = _zeros(self._tenants, DIRECTIONS)
         self._served = _zeros(pools, classes)
         self._refusals = _zeros(engines, REFUSAL_STATUSES)
         self._failures = _zeros(engines, FAILURE_KINDS)
@@ -96,9 +98,14 @@ class Metrics:
         """The first byte of the answer's body left this long after the request arrived."""
         self._ttfts[cls].observe(seconds)
 
-    def finished(self, cls: str, outcome: str, seconds: float) -> None:
-        """A request ended, once for each. Only completed ones of a class are timed: a fast failure must not look like a fast server."""
+    def finished(self, cls: str, outcome: str, seconds: float, *, tenant: str | None = None) -> None:
+        """A request ended, once for each; `tenant` is None where the caller was not known yet.
+
+        Only completed ones of a class are timed: a fast failure must not look like a fast server.
+        """
         self._requests[cls][outcome] += 1
+        if tenant is not None:
+            self._tenant_requests[tenant][outcome] += 1
         if outcome == "completed" and cls != NO_CLASS:
             self._totals[cls].observe(seconds)
 
@@ -108,11 +115,11 @@ class Metrics:
         if reason in reasons:
             reasons[reason] += 1
 
-    def served(self, pool: str, cls: str, tokens_in: int, tokens_out: int, cost: int) -> None:
+    def served(self, pool: str, cls: str, tokens_in: int, tokens_out: int, cost: int, *, tenant: str = ANONYMOUS) -> None:
         """A request that an engine worked on is settled: its real tokens, and the cost that they come to."""
-        tokens = self._tokens[cls]
-        tokens["in"] += tokens_in
-        tokens["out"] += tokens_out
+        for tokens in (self._tokens[cls], self._tenant_tokens[tenant]):
+            tokens["in"] += tokens_in
+            tokens["out"] += tokens_out
         self._served[pool][cls] += cost
 
     def engine_refused(self, engine: str, status: int) -> None:
@@ -175,6 +182,8 @@ class Metrics:
             "requests_total": _flat(self._requests),
             "shed_total": _flat(self._shed),
             "tokens_total": _flat(self._tokens),
+            "tenant_requests_total": _flat(self._tenant_requests),
+            "tenant_tokens_total": _flat(self._tenant_tokens),
             "served_cost_total": _flat(self._served),
             "engine_refusals_total": _flat(self._refusals),
             "engine_failures_total": _flat(self._failures),

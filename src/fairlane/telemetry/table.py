@@ -73,6 +73,8 @@ TABLE: tuple[Metric, ...] = (
     _counter("served_cost_total", ("pool", "class"), "Cost of served requests, from their real usage."),
     _counter("engine_refusals_total", ("engine", "status"), "Answers of an engine with an error status of its own."),
     _counter("engine_failures_total", ("engine", "kind"), "Failures of an engine without an error status, by kind."),
+    _counter("tenant_requests_total", ("tenant", "outcome"), "Requests of the tenant that ended, by how they ended."),
+    _counter("tenant_tokens_total", ("tenant", "direction"), "Tokens of the tenant's served requests, prompt (in) and output (out)."),
     _histogram("queue_wait_seconds", "From arrival to the start on an engine, of requests that started."),
     _histogram("ttft_seconds", "From arrival to the first byte of the answer's body."),
     _histogram("request_seconds", "From arrival to the last byte, of completed requests."),
