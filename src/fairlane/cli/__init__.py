@@ -7,7 +7,7 @@ from importlib import import_module
 from fairlane import __version__
 from fairlane.errors import FairlaneError
 
-COMMANDS = ("serve", "check", "hash_key")
+COMMANDS = ("serve", "check", "hash_key", "simulate")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -17,7 +17,9 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         import_module(f"fairlane.cli.{name}").add_parser(commands)
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:  # the command's own usage helps, that of the whole program does not
+        commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         code: int = args.run(args)
     except FairlaneError as error:

@@ -1,0 +1,1 @@
+"""A model of one inference engine: what it costs (`model`), what it is given (`jobs`), and how it batches (`batching`)."""

@@ -1,0 +1,1 @@
+"""What a run shows, as numbers, as a table and as a picture."""

@@ -1,0 +1,1 @@
+"""What a gateway has to carry: arrivals, lengths, and how clients behave."""

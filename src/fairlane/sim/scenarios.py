@@ -1,0 +1,71 @@
+"""Loads by name: the reference workload, the troubles that a gateway has to get through, tables that ship, and traces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fairlane.sim.load import traces
+from fairlane.sim.load.clients import Retry
+from fairlane.sim.load.lengths import TABLES
+from fairlane.sim.load.traces import TraceError
+from fairlane.sim.load.workload import NOISY, REFERENCE, Mix, Phase, Recorded, table_mix
+from fairlane.sim.setup import Setup
+
+_BURST = Phase(180.0, 210.0, 5.0)
+_QUIET = Phase(180.0, 3780.0, 0.0)
+_AFTER_QUIET = Phase(3780.0, 3810.0, 5.0)
+_BROWNOUT = Phase(180.0, 240.0, 10.0)
+FOLDERS = (Path(), Path("traces"))  # where a trace is looked for by name
+
+
+def scenario(name: str, setup: Setup) -> Setup:
+    """The setup under the named circumstances.
+
+    `noisy`: in each class one tenant sends ten times as much as each of its peers. `burst`: five times the load for half a
+    minute. `quiet`: an hour without requests, then such a burst. `storm`: engines ten times as slow for a minute, and clients
+    who come back.
+    """
+    return {
+        "reference": setup,
+        "noisy": replace(setup, source=NOISY),
+        "burst": replace(setup, source=REFERENCE.phased(name, _BURST), overload=_BURST),
+        "quiet": replace(setup, source=REFERENCE.phased(name, _QUIET, _AFTER_QUIET), overload=_AFTER_QUIET, duration_s=3840.0),
+        "storm": replace(setup, brownouts=(_BROWNOUT,), overload=_BROWNOUT, clients=replace(setup.clients, retry=Retry.JITTER)),
+    }[name]
+
+
+SCENARIOS = ("reference", "noisy", "burst", "quiet", "storm")
+
+
+def traced(name: str, setup: Setup) -> Setup:
+    """The setup on a trace: a file, a file by its bare name, or else requests drawn from the table of that name that ships.
+
+    A recorded trace is scored from its first minute to its end.
+    """
+    path = _find(name)
+    if path is None:
+        if name not in TABLES:
+            raise TraceError(f"{name}: no such file, and no table of that name; tables: {', '.join(TABLES)}")
+        return replace(setup, source=table_mix(name))
+    source = Recorded(str(path), traces.read(path))
+    length = source.rows[-1].t / setup.load
+    warmup = min(setup.warmup_s, length / 4)
+    return replace(setup, source=source, warmup_s=warmup, duration_s=max(1.0, length - warmup))
+
+
+def surged(setup: Setup, factors: Mapping[str, float]) -> Setup:
+    """The setup with the rates of some classes multiplied; a recorded trace has none to multiply."""
+    if not factors:
+        return setup
+    if not isinstance(setup.source, Mix):
+        raise TraceError(f"{setup.source.name}: a recorded trace cannot surge by class; use the tables or the reference workload")
+    return replace(setup, source=setup.source.surged(factors))
+
+
+def _find(name: str) -> Path | None:
+    if Path(name).is_file():
+        return Path(name)
+    candidates = (folder / f"{name}{suffix}" for folder in FOLDERS for suffix in (".csv.gz", ".csv"))
+    return next((path for path in candidates if path.is_file()), None)

@@ -1,0 +1,92 @@
+"""What is simulated: everything that a run depends on, in one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fairlane import plugins
+from fairlane.core.scheduler import Scheduler
+from fairlane.core.values import Engine, PoolSpec, PriorityClass
+from fairlane.sim.engine.model import EngineModel
+from fairlane.sim.forecast import Forecast
+from fairlane.sim.load.clients import Clients
+from fairlane.sim.load.workload import CLASSES, REFERENCE, Load, Phase
+
+POOL = "main"
+NO_GATEWAY = "none"  # the policy of having no gateway: every request goes straight to the engine
+TTFT_SLO_S = (1.5, 4.0, 12.0, None)
+TENANT_WEIGHT = (5.0, 2.5, 1.5, 1.0)  # by class: what tells tenants apart for an order that knows no classes
+FOR_EVER_S = 1e9
+CAP = 64  # requests at once, where our limiter is off
+PREFILL_TOKENS = 8000  # prompt tokens without a first token, where it is on
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One run. `load` scales the arrivals of `source`; figures are taken for `duration_s` after `warmup_s`."""
+
+    policy: str
+    seed: int = 1
+    load: float = 1.0
+    source: Load = REFERENCE
+    limiter: bool = True
+    shed: bool = True
+    clients: Clients = field(default_factory=Clients)
+    model: EngineModel = field(default_factory=EngineModel)
+    engines: int = 1
+    brownouts: tuple[Phase, ...] = ()  # engines work `factor` times as long at each step
+    overload: Phase | None = None  # the time of trouble, for which recovery is timed
+    forecast: Forecast = Forecast.LEARNED
+    forecast_error: float = 1.0  # predictions are off by up to this factor, both ways
+    warmup_s: float = 60.0
+    duration_s: float = 420.0
+    kept_ratio: float = 0.0  # of sheds that the oracle undoes
+
+    @property
+    def scored_until_s(self) -> float:
+        """When the scored time ends; the run goes on until the fate of what arrived in it is known."""
+        return self.warmup_s + self.duration_s
+
+    @property
+    def until_s(self) -> float:
+        """When the run ends."""
+        return self.scored_until_s + max(slo for slo in TTFT_SLO_S if slo is not None)
+
+
+def classes(*, shed: bool, max_queued: int = 400) -> tuple[PriorityClass, ...]:
+    """The four classes of the reference workload; without shedding only the number that waits is bounded."""
+    return tuple(
+        PriorityClass(
+            name,
+            rank,
+            min_share=(3000, 1500, 1000, 1000)[rank],
+            max_queued=max_queued,
+            max_wait_s=FOR_EVER_S,
+            ttft_slo_s=TTFT_SLO_S[rank] if shed else None,
+            short_first_s=(1.0, 3.0, 10.0, 600.0)[rank],
+            retry_after_min_s=(1.0, 1.0, 2.0, 30.0)[rank],
+            retry_after_max_s=(10.0, 30.0, 120.0, 3600.0)[rank],
+        )
+        for rank, name in enumerate(CLASSES)
+    )
+
+
+def engine_name(index: int) -> str:
+    """The name of an engine in the pool."""
+    return f"engine-{index}"
+
+
+def make_scheduler(setup: Setup) -> Scheduler:
+    """The production scheduler over the run's engines, all up."""
+    model = setup.model
+    engines = tuple(
+        Engine(engine_name(i), model.running_max, model.kv_tokens, PREFILL_TOKENS, model.kv_tokens)
+        if setup.limiter
+        else Engine(engine_name(i), CAP, context=model.kv_tokens)
+        for i in range(setup.engines)
+    )
+    spec = PoolSpec(POOL, classes(shed=setup.shed), engines, setup.policy)
+    scheduler = Scheduler([spec], lambda pool: plugins.policy(pool.policy, pool.classes), plugins.engine_limit, 0.0)
+    for engine in engines:
+        scheduler.engine_report(POOL, engine.name, up=True)
+    return scheduler
