@@ -144,15 +144,16 @@ def test_fc_35_refusals_are_quick(stub: Stub, start: Start) -> None:
 
 
 def test_fc_35_a_bound_in_cost_counts_the_arrival(stub: Stub, start: Start) -> None:
-    """Two requests of 1,600 fit under a bound of 4,100; a third does not, and one of 6,000 never waits."""
+    """Two requests of some 1,600 fit under a bound of 4,100; a third does not, and one of 6,000 is told that it never can."""
     gateway = start(settings([engine(stub, 2)], classes=[priority_class(max_queued_cost=4100)]))
     calls = fill(gateway, stub, 2)
-    assert gateway.post(chat(max_tokens=1500)).code == "queue_full"
-    calls += [gateway.open(chat(max_tokens=400)) for _ in range(2)]
+    assert gateway.post(chat("x" * 24_000, max_tokens=1)).code == "request_over_limit"
+    medium = chat("x" * 6400, max_tokens=1)
+    calls += [gateway.open(medium) for _ in range(2)]
     gateway.wait_for(waiting=2)
     assert 3200 <= gateway.metric("fairlane_backlog_cost") <= 4100
-    assert gateway.post(chat(max_tokens=400)).code == "queue_full"
-    assert gateway.metric("fairlane_shed_total", reason="queue_full") == 2
+    assert gateway.post(medium).code == "queue_full"
+    assert gateway.metric("fairlane_shed_total", reason="queue_full") == 1
     stub.plan = Plan()
     stub.release_all()
     assert {answer.status for answer in finish(calls)} == {200}
