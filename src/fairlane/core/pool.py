@@ -31,6 +31,7 @@ class PoolScheduler:
         self.rate = ServiceRate(now)
         self.ttft = FirstTokenTime()
         self.queued = 0
+        self._busy = False  # something was left waiting that may start
         self._entered = [False] * len(self.queues)
         self.deadlines = Deadlines()
 
@@ -87,12 +88,15 @@ class PoolScheduler:
 
     def dispatch(self, now: float, out: list[Decision]) -> None:
         """Starts whatever may start, in order, and brings the busy clocks up to date."""
+        if not self.queued and not self._busy:
+            return
         while (heads := self._heads(now, out)) and (started := self._start_first(heads, now)):
             out.append(started)
         served = self.places.any_open
         for queue, entered in zip(self.queues, self._entered, strict=True):
             queue.rate.set_backlogged(served and entered, now)
-        self.rate.set_backlogged(served and any(self._entered), now)
+        self._busy = any(self._entered)
+        self.rate.set_backlogged(served and self._busy, now)
 
     def expire(self, now: float, out: list[Decision]) -> None:
         """Evicts what has waited as long as it may."""
@@ -144,7 +148,11 @@ class PoolScheduler:
         return any(q.spec.promote_after_s is not None for q in self.queues)
 
     def _heads(self, now: float, out: list[Decision]) -> list[Request]:
-        heads = []
+        heads: list[Request] = []
+        if not self.queued:
+            self._entered = [False] * len(self.queues)
+            self.places.review_hold(heads)
+            return heads
         for rank, queue in enumerate(self.queues):
             if queue.spec.ttft_slo_s is not None:
                 self._shed_late(queue, now, out)

@@ -8,7 +8,8 @@ import secrets
 import time
 import traceback
 from collections.abc import Coroutine
-from typing import Any
+from itertools import count
+from typing import Any, cast
 
 from fairlane import plugins
 from fairlane.core.scheduler import Scheduler
@@ -32,6 +33,8 @@ FAREWELL_S = 0.2  # for the answers of what is shed when draining ends
 BACKLOG = 2048  # connections that the kernel keeps while the loop is busy
 FLUSH_S = 0.25  # between two writes of the log
 REQUEST_ID_MAX = 128
+_ID_PREFIX = f"req_{secrets.token_hex(8)}"  # of this process: ids are unique, and as cheap as a count
+_ids = count(1)
 _METERED = {route.path: route for route in (CHAT, COMPLETIONS, EMBEDDINGS)}
 _MODELS = "/v1/models"
 _ADMIN_PAGES = ("/healthz", "/readyz", "/metrics", "/admin")
@@ -163,17 +166,16 @@ class Gateway:
     async def _serve(self, exchange: Exchange) -> None:
         """Answers one request and tells of it, whatever happens."""
         trail = Trail(_request_id(exchange), time.monotonic())
-        caller: Caller | None = None
+        caller = cast("Caller", exchange.owner)
+        trail.caller = caller.label
         try:
-            caller = self._check(exchange, trail)
             if exchange.path.startswith(_MODELS):
                 self._list_models(exchange, caller, trail)
             else:
                 await self._proxy.serve(exchange, _METERED[exchange.path.rstrip("/")], caller, trail)
         except Refused as refused:
             trail.refuse(refused)
-            lines = self._proxy.answer_lines(caller, trail) if caller else _lines_before_caller(exchange, trail, refused)
-            exchange.respond(*answers.refusal(refused, lines))
+            exchange.respond(*answers.refusal(refused, self._proxy.answer_lines(caller, trail)))
         except asyncio.CancelledError:
             trail.outcome = "cancelled"
             raise
@@ -181,9 +183,9 @@ class Gateway:
             trail.tell(exchange, time.monotonic(), self.metrics, self.log if self.settings.server.access_log else None)
 
     def _early(self, exchange: Exchange) -> Refusal | None:
-        """Refuses before the body is read: wrong path, method or key."""
+        """Refuses before the body is read: wrong path, method or key. Else notes whose the request is."""
         try:
-            self._check(exchange, None)
+            exchange.owner = self._check(exchange)
         except Refused as refused:
             trail = Trail(_request_id(exchange), time.monotonic())
             trail.refuse(refused)
@@ -191,17 +193,14 @@ class Gateway:
             return answers.refusal(refused, _lines_before_caller(exchange, trail, refused))
         return None
 
-    def _check(self, exchange: Exchange, trail: Trail | None) -> Caller:
+    def _check(self, exchange: Exchange) -> Caller:
         """The caller of an acceptable request, or `Refused`."""
         methods = _methods(exchange.path)
         if not methods:
             raise Refused(Reason.NOT_FOUND, _where_instead(exchange.path))
         if exchange.method not in methods:
             raise Refused(Reason.METHOD_NOT_ALLOWED, f"This path does not take that method; use {methods[0]}.")
-        caller = self._identities.identify(exchange)
-        if trail is not None:
-            trail.caller = caller.label
-        return caller
+        return self._identities.identify(exchange)
 
     def _list_models(self, exchange: Exchange, caller: Caller, trail: Trail) -> None:
         models = [m for m in self._models if caller.may_use(m)]
@@ -273,4 +272,4 @@ def _request_id(exchange: Exchange) -> str:
         text = given.decode("ascii")
         if text.replace("-", "").replace("_", "").replace(".", "").replace(":", "").isalnum():
             return text
-    return "req_" + secrets.token_hex(12)
+    return f"{_ID_PREFIX}{next(_ids):08x}"

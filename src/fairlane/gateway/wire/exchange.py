@@ -71,6 +71,7 @@ class Exchange:
         "http_10",
         "keep_alive",
         "method",
+        "owner",
         "path",
         "peer",
         "query",
@@ -92,6 +93,7 @@ class Exchange:
         self.http_10 = False
         self.keep_alive = False
         self.refusal: Refusal | None = None
+        self.owner: object = None  # whose request it is, as far as the wire's user has found out
         self.task: asyncio.Task[None] | None = None
         self.flow: Flow | None = None
         self.started = False
