@@ -144,15 +144,17 @@ def test_fc_35_refusals_are_quick(stub: Stub, start: Start) -> None:
 
 
 def test_fc_35_a_bound_in_cost_counts_the_arrival(stub: Stub, start: Start) -> None:
-    """Two requests of some 1,600 fit under a bound of 4,100; a third does not, and one of 6,000 is told that it never can."""
-    gateway = start(settings([engine(stub, 2)], classes=[priority_class(max_queued_cost=4100)]))
+    """Two requests of 800 fit under a bound of 2,050; a third does not, and one with a prompt of 3,000 never waits.
+
+    The answers' caps are below what is assumed of a model without history, so that the cap alone is the cost.
+    """
+    gateway = start(settings([engine(stub, 2)], classes=[priority_class(max_queued_cost=2050)]))
     calls = fill(gateway, stub, 2)
-    assert gateway.post(chat("x" * 24_000, max_tokens=1)).code == "request_over_limit"
-    medium = chat("x" * 6400, max_tokens=1)
-    calls += [gateway.open(medium) for _ in range(2)]
+    assert gateway.post(chat("word" * 3000)).code == "request_over_limit"
+    calls += [gateway.open(chat(max_tokens=200)) for _ in range(2)]
     gateway.wait_for(waiting=2)
-    assert 3200 <= gateway.metric("fairlane_backlog_cost") <= 4100
-    assert gateway.post(medium).code == "queue_full"
+    assert 1600 <= gateway.metric("fairlane_backlog_cost") <= 2050
+    assert gateway.post(chat(max_tokens=200)).code == "queue_full"
     assert gateway.metric("fairlane_shed_total", reason="queue_full") == 1
     stub.plan = Plan()
     stub.release_all()

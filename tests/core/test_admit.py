@@ -94,10 +94,11 @@ def test_a_newcomer_displaces_the_newest_of_the_greediest() -> None:
 
 
 def test_what_can_never_wait_is_told_so() -> None:
-    """A request beyond its class's whole bound in cost is not sent away to come back."""
+    """A request beyond its class's whole bound in cost starts at once or is told that coming back cannot help."""
     classes = (PriorityClass("c", 0, max_wait_s=1e6, max_queued_cost=100),)
     scheduler = make((Engine("e", 1),), classes)
-    assert shed(submit(scheduler, request(A, 0, prompt=500, output=0))) == [("A", Reason.REQUEST_OVER_LIMIT)]
+    large = [request(A, 0, prompt=500, output=0) for _ in range(2)]
+    assert shed(submit(scheduler, *large)) == [("A", Reason.REQUEST_OVER_LIMIT)]
 
 
 @pytest.mark.parametrize("max_queued", [0, 5])

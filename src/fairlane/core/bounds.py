@@ -17,14 +17,13 @@ RETURNING = 0.7  # of refused work comes back
 CONTEXT_MARGIN = 4  # a prompt estimate is trusted to this factor: nearer to the context the engine itself decides
 
 
-def unserved(request: Request, queue: ClassQueue, places: Places) -> Reason | None:
+def unserved(request: Request, places: Places) -> Reason | None:
     """Why no engine of the pool can serve the request, however long it waits."""
     if not places.any_open:
         return Reason.NO_ENGINE
     if places.context is not None and request.longest_prompt > CONTEXT_MARGIN * places.context:
         return Reason.CONTEXT_LENGTH_EXCEEDED
-    most = queue.spec.max_queued_cost
-    return Reason.REQUEST_OVER_LIMIT if most is not None and request.cost > most else None
+    return None
 
 
 def starts_at_once(request: Request, tenant: TenantState, queues: Sequence[ClassQueue], places: Places) -> bool:

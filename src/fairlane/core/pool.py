@@ -42,9 +42,12 @@ class PoolScheduler:
         of the tenant that has gives way. So one tenant cannot fill a class.
         """
         queue = self.queues[request.rank]
-        reason = bounds.unserved(request, queue, self.places)
+        reason = bounds.unserved(request, self.places)
         if reason is not None or bounds.starts_at_once(request, tenant, self.queues, self.places):
             return reason
+        most = queue.spec.max_queued_cost
+        if most is not None and request.cost > most:
+            return Reason.REQUEST_OVER_LIMIT  # it can never wait
         limit = tenant.spec.max_queued
         if limit is not None and tenant.queued >= limit:
             return Reason.TENANT_QUEUE_FULL
