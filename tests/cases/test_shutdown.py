@@ -56,3 +56,13 @@ def test_a_second_signal_sheds_what_waits_and_cuts_what_runs(stub: Stub, gateway
     assert lines(gateway, "stopped")[0]["cut_off"] == 1
     outcomes = {(line["outcome"], line["reason"]) for line in lines(gateway, "request")}
     assert outcomes == {("evicted", "draining"), ("cancelled", None)}
+
+
+def test_the_log_tells_a_silent_engine_from_a_broken_one(stub: Stub, tmp_path: Path) -> None:
+    """A stream that was cut for its silence is logged as a timeout of the engine, though its status was 200."""
+    with Gateway(settings([engine(stub, 1, idle_s=0.2)]), tmp_path) as gateway:
+        stub.plan = Plan(texts=("x", "y"), interval_s=2)
+        assert not gateway.post(chat("hi", stream=True)).whole
+        until(lambda: bool(lines(gateway, "request")), "the request is logged", 3)
+        line = lines(gateway, "request")[0]
+        assert (line["status"], line["outcome"], line["reason"]) == (200, "failed", "engine_timeout")

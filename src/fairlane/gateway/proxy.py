@@ -246,9 +246,10 @@ class Proxy:
             link.broke()
             self._metrics.engine_failed(link.name, relay.failure)
             self._settle(run, link, relay, Outcome.FAILED)
-            run.trail.reason = Reason.ENGINE_FAILED
+            reason = Reason.ENGINE_TIMEOUT if relay.failure == "timeout" else Reason.ENGINE_FAILED
+            run.trail.reason = reason
             if not relay.started:
-                raise Refused(Reason.ENGINE_TIMEOUT if relay.failure == "timeout" else Reason.ENGINE_FAILED)
+                raise Refused(reason)
             return
         link.succeeded()
         if relay.refused or relay.status > _OK_MAX:
