@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -42,13 +42,22 @@ async def serving(world: World) -> AsyncIterator[AdminServer]:
         await server.stop()
 
 
+@asynccontextmanager
+async def connected(address: tuple[str, int]) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A raw connection, closed in the end whatever happens."""
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
 async def ask(server: AdminServer, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of the answer on a connection of its own."""
-    reader, writer = await asyncio.open_connection(*server.address)
-    writer.write(f"{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n".encode())
-    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-    writer.close()
-    await writer.wait_closed()
+    async with connected(server.address) as (reader, writer):
+        writer.write(f"{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     status, *fields = head.decode().split("\r\n")
     headers = {name.lower(): text for name, text in (field.split(": ", 1) for field in fields)}
     return int(status.split(" ")[1]), headers, body
@@ -185,14 +194,13 @@ def test_stop_frees_the_port_at_once() -> None:
 
     async def test(world: World, server: AdminServer) -> None:
         address = server.address
-        reader, writer = await asyncio.open_connection(*address)
-        writer.write(b"GET /healthz HTTP/1.1\r\nhost: admin\r\n\r\n")
-        await reader.readuntil(b"ok")
-        began = time.monotonic()
-        await server.stop()
-        assert time.monotonic() - began < 0.9
-        assert await reader.read() == b""
-        writer.close()
+        async with connected(address) as (reader, writer):
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: admin\r\n\r\n")
+            await reader.readuntil(b"ok")
+            began = time.monotonic()
+            await server.stop()
+            assert time.monotonic() - began < 0.9
+            assert await reader.read() == b""
         again = AdminServer(world.metrics, world.state, lambda: world.ready)
         await again.start(*address)
         assert again.address == address
@@ -244,11 +252,10 @@ def test_connections_above_the_bound_are_refused() -> None:
     """The port's connections are limited: what is beyond the limit gets 503, and once they leave there is room again."""
 
     async def test(_: World, server: AdminServer) -> None:
-        idle = [await asyncio.open_connection(*server.address) for _ in range(CONNECTIONS_MAX)]
-        assert (await ask(server, "/healthz"))[0] == 503
-        for _reader, writer in idle:
-            writer.close()
-        await asyncio.gather(*(writer.wait_closed() for _reader, writer in idle))
+        async with AsyncExitStack() as idle:
+            for _number in range(CONNECTIONS_MAX):
+                await idle.enter_async_context(connected(server.address))
+            assert (await ask(server, "/healthz"))[0] == 503
         statuses: list[int] = []
         while 200 not in statuses and len(statuses) < 500:
             statuses.append((await ask(server, "/healthz"))[0])

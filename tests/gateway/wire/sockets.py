@@ -41,8 +41,9 @@ def run(test: Coroutine[Any, Any, None]) -> None:
             async with asyncio.timeout(LIMIT_S):
                 await test
         finally:
-            while _clients:
-                _clients.pop().writer.transport.abort()
+            for client in _clients:  # held by the list until all are closed: a writer that is freed before is an error
+                client.writer.transport.abort()
+            _clients.clear()
             await asyncio.sleep(0.005)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, left
@@ -138,10 +139,11 @@ class End:
         self.writer.close()
 
     def reset(self) -> None:
-        """Break the connection with a reset."""
-        sock = self.writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.writer.transport.abort()
+        """Break the connection with a reset, unless the other has closed it already."""
+        if not self.writer.is_closing():
+            sock = self.writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.writer.transport.abort()
 
 
 async def connect(port: int, *, receive_bytes: int = 0) -> End:
