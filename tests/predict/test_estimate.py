@@ -105,7 +105,8 @@ def test_every_character_counts_once(text: str) -> None:
 def test_the_first_estimate_follows_the_formula() -> None:
     """Without a history the weights of the scripts alone decide, and ids and other parts are added as they are."""
     prompt = PromptSize(ascii=400, cjk=100, other=10, ids=7, extra=1000)
-    assert Estimator().estimate("t", "m", prompt, 50, 2) == Estimate(100 + 70 + 5 + 7 + 1000, 100, 1182 + 100, 2, 1182 + 100)
+    guess = Estimator().estimate("t", "m", prompt, 50, 2)
+    assert guess._replace(asked=None, prediction=None) == Estimate(1182, 100, 1182 + 100, 2, 1182 + 100, 50)
 
 
 @pytest.mark.parametrize("write", [english, code, chinese])
@@ -177,30 +178,29 @@ def test_prompts_that_tell_nothing_of_the_text_teach_no_factor(prompt: PromptSiz
     assert estimator.estimate("t", "m", PromptSize(4000), 1, 1).prompt_tokens == 1000
 
 
-def test_output_is_256_or_a_smaller_cap_until_five_answers_are_known() -> None:
-    """Then it is the mean, or a smaller cap. Rate limits reserve the whole cap as long as nothing is known."""
+def test_output_is_256_or_a_smaller_cap_at_first() -> None:
+    """Then it comes near the mean. Rate limits reserve the whole cap until five answers are known."""
     estimator = Estimator()
     prompt = PromptSize(4)
-    answers(estimator, [40] * 4)
-    guess = estimator.estimate("a", "m", prompt, 1000, 1)
-    assert (guess.output_tokens, guess.limit_tokens) == (256, guess.prompt_tokens + 1000)
     guess = estimator.estimate("a", "m", prompt, None, 1)
     assert (guess.output_tokens, guess.limit_tokens) == (256, guess.prompt_tokens + 256)
     assert estimator.estimate("a", "m", prompt, 10, 3).output_tokens == 30
+    answers(estimator, [40] * 4)
+    assert estimator.estimate("a", "m", prompt, 1000, 1).limit_tokens == guess.prompt_tokens + 1000
     answers(estimator, [40])
     guess = estimator.estimate("a", "m", prompt, 1000, 1)
-    assert guess.limit_tokens == guess.prompt_tokens + 40
-    assert estimator.estimate("a", "m", prompt, 1000, 1).output_tokens == 40
-    assert estimator.estimate("a", "m", prompt, None, 3).output_tokens == 120
+    assert guess.limit_tokens == guess.prompt_tokens + guess.output_tokens
+    assert guess.output_tokens == pytest.approx(40, abs=10)
+    assert estimator.estimate("a", "m", prompt, None, 3).output_tokens == 3 * guess.output_tokens
     assert estimator.estimate("a", "m", prompt, 10, 3).output_tokens == 30
-    assert estimator.estimate("b", "m", prompt, None, 1).output_tokens == 256
+    assert estimator.estimate("b", "n", prompt, None, 1).output_tokens == 256
 
 
 def test_usage_of_several_choices_is_learned_per_choice() -> None:
     """Answers of four choices with 200 tokens in all teach 50 tokens a choice."""
     estimator = Estimator()
-    answers(estimator, [200] * 10, choices=4)
-    assert estimator.estimate("a", "m", PromptSize(4), None, 1).output_tokens == 50
+    answers(estimator, [200] * 100, choices=4)
+    assert estimator.estimate("a", "m", PromptSize(4), None, 1).output_tokens == pytest.approx(50, abs=1)
 
 
 def test_cut_off_answers_are_not_learned() -> None:
@@ -216,16 +216,17 @@ def test_old_answers_fade_with_a_half_life_of_500() -> None:
     """After a change of habit, 500 answers bring a long history half of the way."""
     estimator = Estimator()
     answers(estimator, [100] * 5000 + [300] * 500)
-    assert estimator.estimate("a", "m", PromptSize(4), None, 1).output_tokens == pytest.approx(200, abs=3)
+    assert estimator.estimate("a", "m", PromptSize(4), None, 1).output_tokens == pytest.approx(200, abs=10)
 
 
 def test_embeddings_have_no_output_and_teach_none() -> None:
     """With a cap of 0 there is no output, and such requests do not dilute the mean of a tenant's answers."""
     estimator = Estimator()
     answers(estimator, [80] * 10)
+    before = estimator.estimate("a", "m", PromptSize(400), None, 1)
     answers(estimator, [0] * 100, cap=0)
     assert estimator.estimate("a", "m", PromptSize(400), 0, 8).output_tokens == 0
-    assert estimator.estimate("a", "m", PromptSize(400), None, 1).output_tokens == 80
+    assert estimator.estimate("a", "m", PromptSize(400), None, 1) == before
 
 
 def test_most_tokens_are_those_of_the_prompt_and_the_caps() -> None:
@@ -235,19 +236,17 @@ def test_most_tokens_are_those_of_the_prompt_and_the_caps() -> None:
     guess = estimator.estimate("a", "m", PromptSize(400), 1000, 2)
     assert guess.max_tokens == guess.prompt_tokens + 2000
     guess = estimator.estimate("a", "m", PromptSize(400), None, 2)
-    assert guess.max_tokens == guess.prompt_tokens + guess.output_tokens == guess.prompt_tokens + 80
+    assert guess.max_tokens == guess.prompt_tokens + guess.output_tokens
 
 
-def test_memory_is_bounded_and_the_least_used_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the bound the tenant that learned nothing for the longest time starts anew, those in use do not."""
-    monkeypatch.setattr(module, "KEYS_MAX", 3)
-    estimator = Estimator()
-    for tenant in ("a", "b", "c"):
-        answers(estimator, [40] * 5, tenant=tenant)
-    answers(estimator, [40], tenant="a")
-    answers(estimator, [40] * 5, tenant="d")
-    known = {tenant: estimator.estimate(tenant, "m", PromptSize(4), None, 1).output_tokens for tenant in "abcd"}
-    assert known == {"a": 40, "b": 256, "c": 40, "d": 40}
+def test_memory_is_bounded_and_the_longest_unused_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound the tenant that learned nothing for the longest time starts with its model's factor, those in use do not."""
+    monkeypatch.setattr(module, "FACTORS_MAX", 4)
+    estimator, prompt = Estimator(), PromptSize.of("x" * 400)
+    for tenant in ("a", "b", "c", "a", "d", "e"):
+        guess = estimator.estimate(tenant, "m", prompt, 1, 1)
+        estimator.learn(tenant, "m", prompt, guess, Usage(200, 1), complete=True)
+    assert [tenant for (tenant, _), _ in estimator.tenants.items()] == ["c", "a", "d", "e"]
 
 
 def test_equal_histories_give_equal_estimates() -> None:

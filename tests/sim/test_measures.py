@@ -6,7 +6,7 @@ import pytest
 
 from fairlane.core.values import Request, Tenant
 from fairlane.errors import Reason
-from fairlane.predict.predictor import Asked, Prediction
+from fairlane.predict.asked import Asked, Prediction
 from fairlane.sim.attempts import Attempt, Backlog, End, Record
 from fairlane.sim.engine.jobs import Job
 from fairlane.sim.figures.arithmetic import fair_parts, jain, percentile

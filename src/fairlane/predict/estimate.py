@@ -1,4 +1,4 @@
-"""How many tokens a request will use: from the size of its prompt, and from what its tenant's requests used before.
+"""How many tokens a request will use: from the size of its prompt, and from how long the answers to similar ones were.
 
 Tokens of text are estimated as `ascii / 4 + 0.7 * cjk + 0.5 * other` characters, because one weight for all scripts is
 several times too low on Chinese. The sum is multiplied by a factor that each (tenant, model) learns from the usage
@@ -7,23 +7,21 @@ Token ids are exact; images and other media count an amount that whoever measure
 """
 
 import math
-from collections import OrderedDict
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairlane.core.values import Usage
+from fairlane.predict.asked import Asked, Prediction
+from fairlane.predict.kept import Kept
+from fairlane.predict.predictor import LengthModel, Predictor
 
-KEYS_MAX = 10_000  # histories kept for tenants, and as many for models: about 3 MB each
-OUTPUT_UNKNOWN = 256  # tokens of an answer without a cap and without a history
-OUTPUT_SAMPLES_MIN = 5  # answers after which their mean says more than the cap
-OUTPUT_GAIN_MIN = 1 - 0.5 ** (1 / 500)  # an answer's part in the mean halves with every 500 later ones
+FACTORS_MAX = 10_000  # kept of tenants, and as many of models: about 2 MB each
+ANSWERS_MIN = 5  # of a tenant and model, after which their lengths say more than the cap
 FACTOR_MAX = 4.0  # the learned factor stays between its reciprocal and this
 FACTOR_PRIOR = 5  # a tenant's factor counts as much as its model's after that many answers
 FACTOR_GAIN_MIN = 1 / 8
 FACTOR_ERROR_MAX = 0.1  # the most, in logarithms, that one answer of a settled history can say
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 _LOG_FACTOR_MAX = math.log(FACTOR_MAX)
 _NOT_ASCII = bytes(range(0x80, 0x100))
 # High bytes of the UTF-16 blocks of Hangul, kana, ideographs, their punctuation and full-width forms. Ideographs
@@ -57,11 +55,11 @@ class PromptSize:
         return self.ascii / 4 + 0.7 * self.cjk + 0.5 * self.other
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What a request is expected to use. `max_tokens` is the most it may hold: its prompt and the caps of its choices.
+class Estimate(NamedTuple):
+    """What a request is expected to use, in tokens. `max_tokens` is the most it may hold: its prompt and the caps of its choices.
 
     `limit_tokens` is what rate limits are charged at first: the expectation, or `max_tokens` as long as nothing is known.
+    `cap`, `asked` and `prediction` are of one choice; the last two are None where no output is generated.
     """
 
     prompt_tokens: int
@@ -69,97 +67,97 @@ class Estimate:
     max_tokens: int
     choices: int = 1
     limit_tokens: int = 0
+    cap: int | None = None
+    asked: Asked | None = None
+    prediction: Prediction | None = None
 
 
-@dataclass(slots=True)
-class _Factor:
+class Factor:
     """A running centre of log(real / estimated) tokens.
 
     Errors are cut off, so it lies near the median and no single answer moves a settled history far. The cut and the
     gain start wide and narrow with the first answers, so it settles at once.
     """
 
-    log: float = 0.0
-    samples: int = 0
+    __slots__ = ("log", "samples")
+
+    def __init__(self, log: float = 0.0, samples: int = 0) -> None:
+        self.log = log
+        self.samples = samples
 
     def learn(self, log_ratio: float) -> None:
+        """Take note of one answer."""
         self.samples += 1
         most = max(FACTOR_ERROR_MAX, _LOG_FACTOR_MAX / self.samples)
         error = max(-most, min(most, log_ratio - self.log))
         self.log += error * max(FACTOR_GAIN_MIN, 1 / self.samples)
 
 
-@dataclass(slots=True)
-class _Mean:
-    """A running mean of the tokens of a choice, in which old answers fade."""
-
-    value: float = 0.0
-    samples: int = 0
-
-    def learn(self, tokens: float) -> None:
-        self.samples += 1
-        self.value += (tokens - self.value) * max(OUTPUT_GAIN_MIN, 1 / self.samples)
-
-
-@dataclass(slots=True)
-class _History:
-    """What the answers of one (tenant, model) taught."""
-
-    factor: _Factor = field(default_factory=_Factor)
-    output: _Mean = field(default_factory=_Mean)
-
-
 class Estimator:
     """Estimates requests and learns from their usage. Deterministic; memory is bounded, the longest unused is forgotten."""
 
-    __slots__ = ("_histories", "_models")
+    __slots__ = ("lengths", "models", "tenants")
 
-    def __init__(self) -> None:
-        self._histories: OrderedDict[tuple[str, str], _History] = OrderedDict()
-        self._models: OrderedDict[str, _Factor] = OrderedDict()
+    def __init__(self, lengths: LengthModel | None = None) -> None:
+        self.lengths: LengthModel = Predictor() if lengths is None else lengths
+        self.tenants: Kept[tuple[str, str], Factor] = Kept(FACTORS_MAX)
+        self.models: Kept[str, Factor] = Kept(FACTORS_MAX)
 
-    def estimate(self, tenant: str, model: str, prompt: PromptSize, cap: int | None, choices: int) -> Estimate:
-        """Expect at least one token of prompt and, unless `cap` is 0 as for embeddings, one of output per choice."""
-        history = self._histories.get((tenant, model))
-        text = prompt.text_tokens * self._factor(history, model)
+    def estimate(
+        self,
+        tenant: str,
+        model: str,
+        prompt: PromptSize,
+        cap: int | None,
+        choices: int,
+        *,
+        rank: int = 0,
+        template: int = 0,
+        previous: int | None = None,
+        idle_s: float | None = None,
+        hints: tuple[float, ...] = (),
+    ) -> Estimate:
+        """Expect at least one token of prompt and, unless `cap` is 0 as for embeddings, one of output per choice.
+
+        `cap` is the most tokens of a choice, None without one. What follows `choices` is described at `Asked`.
+        """
+        text = prompt.text_tokens * self._factor(tenant, model)
         prompt_tokens = max(1, math.ceil(text) + prompt.ids + prompt.extra)
-        output_tokens = _output(history, cap) * choices
+        if cap == 0:
+            return Estimate(prompt_tokens, 0, prompt_tokens, choices, prompt_tokens, cap)
+        asked = Asked(tenant, model, rank, template, max(1, prompt_tokens // choices), previous, idle_s, hints)
+        said = self.lengths.predict(asked, cap)
+        output_tokens = said.mean * choices
         most = output_tokens if cap is None else cap * choices
-        reserved = output_tokens if _is_known(history) else most
-        return Estimate(prompt_tokens, output_tokens, prompt_tokens + most, choices, prompt_tokens + reserved)
+        reserved = output_tokens if said.answers >= ANSWERS_MIN else most
+        return Estimate(prompt_tokens, output_tokens, prompt_tokens + most, choices, prompt_tokens + reserved, cap, asked, said)
 
-    def learn(self, tenant: str, model: str, prompt: PromptSize, estimate: Estimate, usage: Usage, *, complete: bool) -> None:
-        """Take note of a finished request. An answer that was cut off says how long it was not, so it teaches nothing."""
+    def learn(
+        self, tenant: str, model: str, prompt: PromptSize, estimate: Estimate, usage: Usage, *, complete: bool, now: float = 0.0
+    ) -> None:
+        """Take note of a finished request. One that was cancelled or failed says nothing of how long its answer would have been.
+
+        Old answers fade with their number and, where `now` is given, with time: seconds that never fall.
+        """
         if not complete:
             return
-        history = _touch(self._histories, (tenant, model), _History)
         log_ratio = _log_ratio(prompt, usage.prompt_tokens)
         if log_ratio is not None:
-            history.factor.learn(log_ratio)
-            _touch(self._models, model, _Factor).learn(log_ratio)
-        if estimate.output_tokens:
-            history.output.learn(usage.output_tokens / estimate.choices)
+            self.tenants.use((tenant, model), Factor).learn(log_ratio)
+            self.models.use(model, Factor).learn(log_ratio)
+        if estimate.asked is not None and estimate.prediction is not None:
+            tokens = round(usage.output_tokens / estimate.choices)
+            self.lengths.learn(estimate.asked, estimate.cap, estimate.prediction, tokens, now)
 
-    def _factor(self, history: _History | None, model: str) -> float:
+    def _factor(self, tenant: str, model: str) -> float:
         """The tenant's own factor, mixed with its model's by how much is known of the tenant."""
-        shared = self._models.get(model)
+        shared = self.models.find(model)
         if shared is None:
             return 1.0
-        if history is None:
+        own = self.tenants.find((tenant, model))
+        if own is None:
             return math.exp(shared.log)
-        own = history.factor
         return math.exp((own.log * own.samples + shared.log * FACTOR_PRIOR) / (own.samples + FACTOR_PRIOR))
-
-
-def _is_known(history: _History | None) -> bool:
-    return history is not None and history.output.samples >= OUTPUT_SAMPLES_MIN
-
-
-def _output(history: _History | None, cap: int | None) -> int:
-    """Expected tokens of one choice. A cap alone says little: clients set it high and stop early."""
-    known = history is not None and _is_known(history)
-    expected = max(1, math.ceil(history.output.value)) if known and history is not None else OUTPUT_UNKNOWN
-    return expected if cap is None else min(cap, expected)
 
 
 def _log_ratio(prompt: PromptSize, prompt_tokens: int) -> float | None:
@@ -168,15 +166,3 @@ def _log_ratio(prompt: PromptSize, prompt_tokens: int) -> float | None:
     if prompt.extra or text_tokens < 1 or prompt.text_tokens <= 0:
         return None
     return max(-_LOG_FACTOR_MAX, min(_LOG_FACTOR_MAX, math.log(text_tokens / prompt.text_tokens)))
-
-
-def _touch(kept: OrderedDict[_K, _V], key: _K, make: type[_V]) -> _V:
-    """The entry of a key as the most recently used, made where there is none and at the cost of the least used."""
-    value = kept.get(key)
-    if value is not None:
-        kept.move_to_end(key)
-        return value
-    if len(kept) >= KEYS_MAX:
-        kept.popitem(last=False)
-    value = kept[key] = make()
-    return value

@@ -2,273 +2,335 @@
 
 Similar is, from the general to the special: the same model; and class, or tenant; and template; and size of prompt, roughly
 and finely; or, in a conversation, the length of the turn before, and how long ago it was. The histograms of these levels are
-mixed, the special first. A level's weight is `n / (n + prior)` for its n answers, times a gate: the learned odds that it
+mixed, the special first. A level's weight is `n / (n + prior)` for its n answers, times its trust: the learned chance that it
 foretells this tenant's answers better than what is more general. So the size of prompts is heard where it separates services
 and not where it is noise. A trained model's guess can be one more level: what it is worth is learned like the rest. Between
 the bins of turns, pauses and guesses predictions are interpolated, which makes more of few answers.
 
-The upper length keeps its coverage by adaptive conformal inference per (model, class), `θ += η·(exceeded − (1 − τ))` in
-logarithms, whatever the distribution. An answer cut off by its cap tells only that it was to be longer: it counts as one of
-the longer ones that are known, taken in turn by a low-discrepancy sequence. Deterministic; `now` is given.
+The upper length keeps its coverage by adaptive conformal inference (Gibbs and Candès, 2021) per model and class,
+`θ += η·(exceeded − (1 − τ))` in logarithms, whatever the distribution. An answer cut off by its cap tells only that it was to
+be longer: it counts as one of the longer ones that are known, taken one after another by a low-discrepancy sequence.
 """
 
 import math
-from collections import OrderedDict
-from typing import NamedTuple, Protocol
+from functools import lru_cache
+from typing import Final, Protocol
 
-from fairlane.predict.histogram import EDGES, GROUPS, STALE_PART, Lengths, Mixture, Weighted, bucket
+from fairlane.predict.asked import Asked, Prediction
+from fairlane.predict.histogram import EDGES, GROUP, GROUPS, STALE_PART, Lengths, Mixture, bucket
+from fairlane.predict.kept import Kept
+from fairlane.predict.levels import (
+    GUESS,
+    NOTHING,
+    PAUSE,
+    PRIORS,
+    TURN,
+    Bins,
+    Chain,
+    Levels,
+    Place,
+    Shares,
+    Tenant,
+    around,
+    pauses_around,
+    place_of,
+    turn_tokens,
+    turns_around,
+)
 
-NODES_MAX = 10_000  # histograms kept, 2 to 6 kB each; the longest unused is forgotten
 UNKNOWN = 256  # tokens of an answer where nothing was learned
 UPPER_SHARE = 0.9
 UPPER_GAIN = 0.05
 UPPER_SHIFT_MAX = math.log(8)
+SHIFTS_MAX = 10_000  # calibrations kept, of each model and class one
 TAIL_PART = 0.5  # of the way from the mean to that of the longest tenth: the order's
-PRIORS = (1, 30, 30, 30, 10, 10, 10, 10, 10)  # answers after which a level counts half
-GATE_START, GATE_MAX, GATE_KEEP = 1.0, 5.0, 0.99
-WEIGHT_MIN = 0.03  # a level that would count less is left out
-CACHED_MAX = 4_096  # predictions kept until their tenant and model have learned a part of what they know
-IDLE_MAX = 8.0  # octaves of seconds, about four minutes: longer pauses say no more
-TURN, IDLE, GUESS = 6, 7, 8  # levels that only some requests have
+WEIGHT_MIN = 0.05  # a level that would count less is left out
+SAID_MAX = 4_096  # predictions kept until their tenant and model have learned a part of what they know
 TURN_PRIOR = 5  # answers as long as the turn before, which a conversation is assumed to have had
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _SURE = 1.0 - 1e-6
-_SMALL = 1e-4  # share below which a surprise does not grow
 _ROUNDING = 1e-6
-_MOST = 1 << 60
-_Key = tuple[str | int, ...]
-_Level = tuple[tuple[float, _Key], ...]  # one bin, or the bins around a value with the share of each
-_Figures = tuple[float, float, float]
-_NEVER: tuple[float, _Figures] = (-1.0, (0.0, 0.0, 0.0))
 
-
-class Asked(NamedTuple):
-    """What is known of a request that the length of its answer may depend on."""
-
-    tenant: str
-    model: str
-    rank: int = 0
-    template: int = 0  # a hash of system prompt, endpoint, response format and tools
-    prompt_tokens: int = 1
-    previous: int | None = None  # tokens of the last answer in the same conversation
-    idle_s: float | None = None  # since that
-    hints: tuple[float, ...] = ()  # what only a trained model reads
-    guess: float | None = None  # of a trained model, as the logarithm of tokens to base 2
-
-
-class Prediction(NamedTuple):
-    """The mean, the length that a tenth of answers exceed, and the tail-inflated mean to order by: each from 1 to the cap.
-
-    `uncapped` is the second before it is capped, which calibration has to know; `answers` is how many of this tenant and
-    model were learned.
-    """
-
-    mean: int
-    upper: int
-    order: int
-    uncapped: float
-    answers: int = 0
+_Said = tuple[float, Tenant, int, int, float]  # up to how many answers of the tenant; mean, order, upper length to calibrate
+_Taken = list[tuple[float, Lengths]]  # by weight
 
 
 class LengthModel(Protocol):
-    """What predicts the length of answers and learns from them."""
+    """What predicts the length of answers and learns from them. Lengths are in tokens, times in seconds."""
+
+    @property
+    def histograms(self) -> "Predictor":
+        """Where all that was learned is kept."""
+        ...
+
+    def mixture(self, asked: Asked, cap: int | None = None) -> Mixture:
+        """The distribution of the answer's length before cap and calibration."""
+        ...
 
     def predict(self, asked: Asked, cap: int | None = None, produced: int = 0) -> Prediction:
         """Expect an answer's length, of which `produced` tokens are there already."""
         ...
 
     def learn(self, asked: Asked, cap: int | None, prediction: Prediction, tokens: int, now: float) -> None:
-        """Take note of how long an answer was."""
+        """Take note of how long an answer was that ended by itself or at its cap.
+
+        Others say nothing of how long they would have been. `prediction` is what was said of it, `now` never falls.
+        """
         ...
 
 
-class Predictor:
-    """Predicts and learns. Memory is bounded."""
+class Shift:
+    """How far upper lengths are moved, in logarithms, so that they cover what they promise."""
 
-    __slots__ = ("_cached", "nodes", "shifts", "turn")
+    __slots__ = ("log",)
+
+    def __init__(self, log: float = 0.0) -> None:
+        self.log = log
+
+    def note(self, *, exceeded: bool) -> None:
+        """Take note of whether an answer was longer than its upper length."""
+        log = self.log + UPPER_GAIN * (exceeded - (1.0 - UPPER_SHARE))
+        self.log = max(-UPPER_SHIFT_MAX, min(UPPER_SHIFT_MAX, log))
+
+
+class Predictor:
+    """Predicts from histograms, and learns. Deterministic; memory is bounded."""
+
+    __slots__ = ("_said", "levels", "phase", "shifts")
 
     def __init__(self) -> None:
-        self.nodes: OrderedDict[_Key, Lengths] = OrderedDict()
-        self.shifts: dict[tuple[str, int, bool], float] = {}  # calibration of upper lengths
-        self.turn = 0.0
-        self._cached: dict[tuple[_Level | int | None, ...], tuple[float, _Figures]] = {}
+        self.levels = Levels()
+        self.shifts: Kept[tuple[str, int, bool], Shift] = Kept(SHIFTS_MAX)  # by model, class, and whether there was a guess
+        self.phase = 0.0  # of the sequence that lengthens answers which were cut off
+        self._said: dict[tuple[Place, int | None], _Said] = {}
+
+    @property
+    def histograms(self) -> "Predictor":
+        """Itself."""
+        return self
 
     def predict(self, asked: Asked, cap: int | None = None, produced: int = 0) -> Prediction:
         """Predict an answer that is longer than `produced` and has at most `cap` tokens, one at least."""
-        keys = _keys(asked)
-        tenants = self.nodes.get(keys[2][0][1])
-        if tenants is None or produced:
-            mean, upper, order = _figures(self._mix(asked, keys), cap, produced)
-        else:
-            mean, upper, order = self._recall(asked, keys, cap, tenants)
-        upper *= math.exp(self.shifts.get((asked.model, asked.rank, asked.guess is not None), 0.0))
+        if produced:
+            return self.judge(self.mixture(asked), asked, cap, produced)
+        place = place_of(asked)
+        said = self._said.get((place, cap))
+        if said is None or said[1].learned > said[0]:
+            said = self._say(place, cap)
+        _, tenant, mean, order, upper = said
+        upper *= self._calibration(asked)
+        return Prediction(mean, _whole(upper, 1, cap), order, upper, tenant.learned)
+
+    def judge(self, mixture: Mixture, asked: Asked, cap: int | None, produced: int = 0) -> Prediction:
+        """What `predict` makes of a mixture."""
+        mean, upper, order = _figures(mixture, cap, produced)
+        upper *= self._calibration(asked)
         least = produced + 1
-        most = max(1, cap) if cap is not None else _MOST
-        return Prediction(
-            min(most, max(least, math.ceil(mean - _ROUNDING))),
-            min(most, max(least, math.ceil(upper - _ROUNDING))),
-            min(most, max(least, math.ceil(order - _ROUNDING))),
-            upper,
-            0 if tenants is None else tenants.learned,
-        )
+        known = self.tenant(asked).learned
+        return Prediction(_whole(mean, least, cap), _whole(upper, least, cap), _whole(order, least, cap), upper, known)
 
-    def mixture(self, asked: Asked) -> Mixture:
+    def mixture(self, asked: Asked, cap: int | None = None) -> Mixture:  # noqa: ARG002 - a trained model's depends on it
         """The distribution of the answer's length before cap and calibration."""
-        return self._mix(asked, _keys(asked))
+        place = place_of(asked)
+        return self._mix(place, self.levels.chain(place[0]))
 
-    def _recall(self, asked: Asked, keys: list[_Level], cap: int | None, tenants: Lengths) -> _Figures:
-        """The figures of these levels, which are reckoned anew when the tenant and model have learned enough since."""
-        spot = (*keys, cap)
-        until, figures = self._cached.get(spot, _NEVER)
-        if tenants.learned > until:
-            if len(self._cached) >= CACHED_MAX:
-                self._cached.clear()
-            figures = _figures(self._mix(asked, keys), cap, 0)
-            self._cached[spot] = tenants.learned + STALE_PART * tenants.evidence, figures
-        return figures
+    def refine(self, mixture: Mixture, asked: Asked) -> Mixture:
+        """The mixture of a request without its guess, with it."""
+        (model, *_), _, _, guess = place_of(asked)
+        return mixture if guess is None else self._guessed(mixture, model, guess, self.tenant(asked))
 
-    def _mix(self, asked: Asked, keys: list[_Level]) -> Mixture:
-        nodes = self.nodes
-        tenants = nodes.get(keys[2][0][1])
-        gates = _GATES if tenants is None else tenants.gates
-        parts: list[Weighted] = []
-        left = 1.0
-        for level in range(len(keys) - 1, -1, -1):
-            evidence = whole = 0.0
-            known = []
-            for share, key in keys[level]:
-                node = nodes.get(key)
-                if node is None and level == TURN:
-                    node = _point(asked.previous or 1, TURN_PRIOR)
-                if node is not None:
-                    known.append((share, node))
-                    evidence += share * node.mass / node.weight
-                    whole += share
-            if not known:
-                continue
-            weight = left * evidence / (evidence + PRIORS[level])
-            if level:
-                weight /= 1.0 + math.exp(-gates[level])
-            if weight > WEIGHT_MIN:
-                left -= weight
-                if left <= WEIGHT_MIN:
-                    weight += left
-                parts += [node.weighted(weight * share / whole) for share, node in known]
-                if left <= WEIGHT_MIN:
-                    return Mixture(parts)
-        parts.append(_COLD.weighted(left))
-        return Mixture(parts)
+    def tenant(self, asked: Asked) -> Tenant:
+        """What is known of the tenant's answers by this model."""
+        return self.levels.chain(place_of(asked)[0]).tenant
 
     def learn(self, asked: Asked, cap: int | None, prediction: Prediction, tokens: int, now: float) -> None:
-        """Take note of an answer that ended by itself or at its cap. Others say nothing of how long they would have been."""
+        """Take note of an answer: in the histograms, in how far the levels are trusted, and in the calibration."""
         self.calibrate(asked, cap, prediction, tokens)
+        place = place_of(asked)
         length = self._beyond(asked, cap) if cap is not None and tokens >= cap else float(max(1, tokens))
+        if self.levels.make_room():
+            self._said.clear()
         index = bucket(length)
-        keys = _keys(asked)
-        nodes = self.nodes
-        gates = self._node(keys[2][0][1], asked, 2).gates
+        group = index // GROUP
+        chain = self.levels.chain_to_learn(place[0])
+        tenant = chain.tenant
         expected = 1 / GROUPS
-        for level, bins in enumerate(keys):
-            evidence = near = whole = 0.0
-            for share, key in bins:
-                node = nodes.get(key)
-                if node is not None and node.mass:
-                    evidence += share * node.mass / node.weight
-                    near += share * node.near(index)
-                    whole += share
-            if whole:
-                gain = evidence / (evidence + PRIORS[level]) * (near / whole - expected)
-                if level:
-                    odds = GATE_KEEP * gates[level] + math.log((expected + gain + _SMALL) / (expected + _SMALL))
-                    gates[level] = odds = max(-GATE_MAX, min(GATE_MAX, odds))
-                    gain /= 1.0 + math.exp(-odds)
-                expected += gain
-            if bins:
-                self._node(max(bins)[1], asked, level).learn(index, length, now)
+        for level, node in enumerate(chain.nodes):
+            mass = node.mass
+            if mass:
+                gain = mass / (mass + PRIORS[level] * node.weight) * (node.groups[group] / mass - expected)
+                expected += gain * tenant.judge(level, gain, expected) if level else gain
+            node.learn(index, length, now)
+        for level, bins, shares in self._bins_to_learn(place, chain.turns, now):
+            expected += _compare(tenant, level, bins, shares, group=group, expected=expected)
+            bins.use(shares[0][1]).learn(index, length, now)
+
+    def calibrate(self, asked: Asked, cap: int | None, prediction: Prediction, tokens: int) -> None:
+        """Move the upper lengths of the model and class, unless the cap alone decided whether this one was exceeded."""
+        if cap is None or prediction.uncapped < cap:
+            self.shifts.use((asked.model, asked.rank, asked.guess is not None), Shift).note(exceeded=tokens > prediction.upper)
+
+    def become(self, other: "Predictor") -> None:
+        """Forget everything for what another has learned; that one is not to be used any more."""
+        self.levels, self.shifts, self.phase, self._said = other.levels, other.shifts, other.phase, {}
+
+    def _calibration(self, asked: Asked) -> float:
+        shift = self.shifts.find((asked.model, asked.rank, asked.guess is not None))
+        return 1.0 if shift is None else math.exp(shift.log)
+
+    def _say(self, place: Place, cap: int | None) -> _Said:
+        """What is predicted for a place; kept unless its tenant is unknown."""
+        chain = self.levels.chain(place[0])
+        tenant = chain.tenant
+        mean, upper, order = _figures(self._mix(place, chain), cap, 0)
+        said = tenant.learned + STALE_PART * tenant.evidence, tenant, _whole(mean, 1, cap), _whole(order, 1, cap), upper
+        if tenant.learned:
+            if len(self._said) >= SAID_MAX:
+                self._said.clear()
+            self._said[place, cap] = said
+        return said
+
+    def _mix(self, place: Place, chain: Chain) -> Mixture:
+        """The levels of a place, each as far as what is more special leaves room for it."""
+        stem, turn, pause, guess = place
+        nodes, tenant, turns = chain
+        trust = tenant.trust
+        taken: _Taken = []
+        left = 1.0 if turn is None else _take_turns(taken, trust, turns, turn, pause)
+        for level in _CHAIN:
+            node = nodes[level]
+            mass = node.mass
+            weight = left * trust[level] * mass / (mass + PRIORS[level] * node.weight)
+            if weight > WEIGHT_MIN:
+                taken.append((weight, node))
+                left -= weight
+                if left <= WEIGHT_MIN:
+                    break
+        else:
+            taken.append((left, _COLD))
+            left = 0.0
+        whole = 1.0 - left
+        mixture = Mixture([node.weighted(weight / whole) for weight, node in taken])
+        return mixture if guess is None else self._guessed(mixture, stem[0], guess, tenant)
+
+    def _guessed(self, mixture: Mixture, model: str, guess: int, tenant: Tenant) -> Mixture:
+        """A mixture after what a guess says."""
+        taken: _Taken = []
+        left = 1.0 - _take(taken, tenant.trust[GUESS], GUESS, self.levels.bins((model,)), around(guess))
+        parts = [node.weighted(weight) for weight, node in taken]
+        return Mixture(parts + [(factor * left, cum, part) for factor, cum, part in mixture.parts])
+
+    def _bins_to_learn(self, place: Place, turns: Bins, now: float) -> list[tuple[int, Bins, Shares]]:
+        """The bins around what only this request has, by level, the more general first."""
+        (model, *_), turn, pause, guess = place
+        found: list[tuple[int, Bins, Shares]] = []
+        if turn is not None:
+            shares = turns_around(turn)
+            nearest = turns.use(shares[0][1])
+            if not nearest.learned:
+                _teach(nearest, turn_tokens(turn), TURN_PRIOR, now)
+            found.append((TURN, turns, shares))
+            if pause is not None:
+                found.append((PAUSE, turns, pauses_around(turn, pause)))
+        if guess is not None:
+            found.append((GUESS, self.levels.bins_to_learn((model,)), around(guess)))
+        return found
 
     def _beyond(self, asked: Asked, cap: int) -> float:
         """The length of one of the answers that are known to be longer."""
         mixture = self.mixture(asked)
         gone, _ = mixture.up_to(cap)
-        self.turn = (self.turn + _GOLDEN) % 1.0
-        return max(cap + 1.0, mixture.quantile(gone + (1.0 - gone) * self.turn) if gone < _SURE else 0.0)
-
-    def calibrate(self, asked: Asked, cap: int | None, prediction: Prediction, tokens: int) -> None:
-        """Move the upper lengths of the model and class, unless the cap alone decided whether this one was exceeded."""
-        if cap is not None and prediction.uncapped >= cap:
-            return
-        key = asked.model, asked.rank, asked.guess is not None
-        exceeded = tokens > prediction.upper
-        shift = self.shifts.get(key, 0.0) + UPPER_GAIN * (exceeded - (1.0 - UPPER_SHARE))
-        self.shifts[key] = max(-UPPER_SHIFT_MAX, min(UPPER_SHIFT_MAX, shift))
-
-    def _node(self, key: _Key, asked: Asked, level: int) -> Lengths:
-        """The histogram of a bin, made where there is none, as the most recently used."""
-        node = self.nodes.get(key)
-        if node is not None:
-            self.nodes.move_to_end(key)
-            return node
-        if len(self.nodes) >= NODES_MAX:
-            self.nodes.popitem(last=False)
-        node = self.nodes[key] = _point(asked.previous or 1, TURN_PRIOR) if level == TURN else Lengths()
-        if level == 2:
-            node.gates = list(_GATES)
-        return node
+        self.phase = (self.phase + _GOLDEN) % 1.0
+        return max(cap + 1.0, mixture.quantile(gone + (1.0 - gone) * self.phase) if gone < _SURE else 0.0)
 
 
-def _keys(asked: Asked) -> list[_Level]:
-    """The levels of a request, the general first. What follows an answer is another template than what begins."""
-    tenant, model, rank, template, prompt_tokens, previous, idle_s, _, guess = asked
-    shape = 2 * template + (previous is not None)
-    size = round(16 * math.log2(prompt_tokens + 1))
-    stems: list[_Key] = [(model,), (model, rank), (model, tenant), (model, tenant, shape)]
-    stems += [(model, tenant, shape, size >> 3), (model, tenant, shape, size >> 3, size)]
-    keys: list[_Level] = [((1.0, stem),) for stem in stems]
-    if previous is not None:
-        turns = _around((model, tenant, shape, -TURN), 2 * math.log2(previous + 1))
-        keys.append(turns)
-        if idle_s is not None:
-            pause = min(IDLE_MAX, math.log2(idle_s + 1))
-            keys.append(tuple([(a * b, key) for a, turn in turns for b, key in _around((*turn, -IDLE), pause)]))
-    if guess is not None:
-        keys += [()] * (GUESS - len(keys))
-        keys.append(_around((model, -GUESS), 4 * guess))
-    return keys
+def _take_turns(taken: _Taken, trust: list[float], turns: Bins, turn: int, pause: int | None) -> float:
+    """Take into a mixture what the turn before and the pause foretell, and tell the weight that is left for the rest."""
+    left = 1.0
+    if pause is not None and trust[PAUSE] > WEIGHT_MIN:
+        left -= _take(taken, trust[PAUSE], PAUSE, turns, pauses_around(turn, pause))
+    if left * trust[TURN] > WEIGHT_MIN:
+        left -= _take(taken, left * trust[TURN], TURN, turns, turns_around(turn), otherwise=_assumed(turn))
+    return left
 
 
-def _around(stem: _Key, place: float) -> _Level:
-    """The bins on both sides of a place, to a quarter of their distance, so that like requests share a cached prediction."""
-    low, quarters = divmod(round(4 * place), 4)
-    if not quarters:
-        return ((1.0, (*stem, low)),)
-    return ((1.0 - quarters / 4, (*stem, low)), (quarters / 4, (*stem, low + 1)))
+def _take(taken: _Taken, most: float, level: int, bins: Bins, shares: Shares, *, otherwise: Lengths = NOTHING) -> float:
+    """Take the histograms of bins into a mixture, and tell the weight that they get, which is `most` if they are sure."""
+    evidence = whole = 0.0
+    known: _Taken = []
+    for share, number in shares:
+        node = bins[number]
+        mass = node.mass
+        if not mass:
+            node = otherwise
+            mass = node.mass
+        if mass:
+            evidence += share * mass / node.weight
+            whole += share
+            known.append((share, node))
+    weight = most * evidence / (evidence + PRIORS[level])
+    if weight <= WEIGHT_MIN:
+        return 0.0
+    part = weight / whole
+    taken += [(share * part, node) for share, node in known]
+    return weight
 
 
-def _figures(mixture: Mixture, cap: int | None, produced: int) -> _Figures:
+def _compare(tenant: Tenant, level: int, bins: Bins, shares: Shares, *, group: int, expected: float) -> float:
+    """By how much the bins of a level raise the chance of an answer, as far as they are trusted after it."""
+    evidence = near = whole = 0.0
+    for share, number in shares:
+        node = bins[number]
+        mass = node.mass
+        if mass:
+            evidence += share * mass / node.weight
+            near += share * node.groups[group] / mass
+            whole += share
+    if not whole:
+        return 0.0
+    gain = evidence / (evidence + PRIORS[level]) * (near / whole - expected)
+    return gain * tenant.judge(level, gain, expected)
+
+
+def _figures(mixture: Mixture, cap: int | None, produced: int) -> tuple[float, float, float]:
     """Mean, upper length and order of an answer that is longer than `produced`; the upper one not yet capped."""
     gone, gone_part = mixture.up_to(produced) if produced else (0.0, 0.0)
     if gone > _SURE:  # longer than all that is known: a quarter more
         return 1.25 * produced, 1.25 * produced, 1.25 * produced
-    most = EDGES[-1] if cap is None else float(cap)
-    below, total = mixture.up_to(most)
-    total += most * (1.0 - below)
-    mean = (total - gone_part) / (1.0 - gone)
-    upper = mixture.quantile(gone + UPPER_SHARE * (1.0 - gone))
-    tail = most
-    if upper < most:
-        share, part = mixture.up_to(upper)
-        tail = (total - part) / max(1.0 - share, 1.0 - _SURE)
+    rest = 1.0 - gone
+    most = EDGES[-1]
+    if cap is None:
+        total = mixture.mean()
+    else:
+        most = float(cap)
+        below, total = mixture.up_to(most)
+        total += most * (1.0 - below)
+    mean = (total - gone_part) / rest
+    upper, part = mixture.bound(1.0 - (1.0 - UPPER_SHARE) * rest)
+    tail = most if upper >= most else (total - part) / ((1.0 - UPPER_SHARE) * rest)
     return mean, upper, mean + TAIL_PART * max(0.0, tail - mean)
 
 
-def _point(tokens: int, answers: int) -> Lengths:
-    """What so many answers of one length teach."""
-    node = Lengths()
+def _whole(tokens: float, least: int, cap: int | None) -> int:
+    """Rounded up to whole tokens, within the bounds."""
+    whole = math.ceil(tokens - _ROUNDING)
+    whole = max(whole, least)
+    return whole if cap is None or whole < cap else max(1, cap)
+
+
+def _teach(node: Lengths, tokens: float, answers: int, now: float = 0.0) -> Lengths:
+    """Let a histogram learn so many answers of one length."""
     for _ in range(answers):
-        node.learn(bucket(tokens), tokens, 0.0)
+        node.learn(bucket(tokens), tokens, now)
     return node
 
 
-_COLD = _point(UNKNOWN, 1)
-_GATES = [GATE_START] * len(PRIORS)
+@lru_cache(1_024)
+def _assumed(turn: int) -> Lengths:
+    """What is assumed of conversations whose last turn was so long."""
+    return _teach(Lengths(), turn_tokens(turn), TURN_PRIOR)
+
+
+_COLD: Final = _teach(Lengths(), UNKNOWN, 1)
+_CHAIN = range(TURN - 1, -1, -1)  # the levels of a chain, the special ones first

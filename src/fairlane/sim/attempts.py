@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from fairlane.core.values import Request
 from fairlane.errors import Reason
-from fairlane.predict.predictor import Asked, Prediction
+from fairlane.predict.asked import Asked, Prediction
 from fairlane.sim.engine.jobs import Job
 from fairlane.sim.load.workload import Arrival
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from enum import StrEnum
 
-from fairlane.predict.predictor import Asked, Prediction, Predictor
+from fairlane.predict.asked import Asked, Prediction
+from fairlane.predict.predictor import Predictor
 
 MODEL = "m"
 BLIND_TOKENS = 256

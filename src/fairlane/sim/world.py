@@ -18,7 +18,7 @@ from itertools import count
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Outcome, Request, Shed, Start, Tenant, Usage
 from fairlane.errors import RULES
-from fairlane.predict.predictor import Asked
+from fairlane.predict.asked import Asked
 from fairlane.sim.agenda import Agenda
 from fairlane.sim.attempts import Attempt, Backlog, End, Record
 from fairlane.sim.direct import Direct
