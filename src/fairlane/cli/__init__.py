@@ -7,7 +7,7 @@ from importlib import import_module
 from fairlane import __version__
 from fairlane.errors import FairlaneError
 
-COMMANDS = ("serve", "check", "hash_key", "simulate")
+COMMANDS = ("serve", "check", "hash_key", "simulate", "predict")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -10,7 +10,7 @@ import csv
 import gzip
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -33,21 +33,69 @@ class Row(NamedTuple):
     class_name: str | None
 
 
+class Cells:
+    """One line of a trace, its cells by the names of their columns."""
+
+    __slots__ = ("_columns", "_line", "_path", "_values")
+
+    def __init__(self, path: Path, line: int, columns: Mapping[str, int], values: list[str]) -> None:
+        self._path = path
+        self._line = line
+        self._columns = columns
+        self._values = values
+
+    def text(self, name: str) -> str | None:
+        """What stands in a column; None where it is empty or there is no such column."""
+        if name not in self._columns:
+            return None
+        if self._columns[name] >= len(self._values):
+            raise self.fault(name, "is missing")
+        return self._values[self._columns[name]].strip() or None
+
+    def number(self, name: str) -> float:
+        """A number of at least zero."""
+        text = self.text(name) or ""
+        try:
+            value = float(text)
+        except ValueError:
+            raise self.fault(name, f"{text!r} is not a number") from None
+        if not math.isfinite(value) or value < 0:
+            raise self.fault(name, f"{text} must be finite and not negative")
+        return value
+
+    def tokens(self, name: str) -> int:
+        """A whole number of tokens, none counting as one."""
+        value = self.number(name)
+        if value != int(value):
+            raise self.fault(name, f"{self.text(name)} is not a whole number")
+        return max(1, int(value))
+
+    def fault(self, name: str, text: str) -> TraceError:
+        """The error that a cell is, with its place."""
+        return TraceError(f"{self._path}, line {self._line}, column {self._columns[name] + 1} ({name}): {text}")
+
+
 def read(path: Path) -> list[Row]:
     """All requests of a trace, with times counted from the first one."""
+    rows = [
+        Row(line.number("t"), line.tokens("input_tokens"), line.tokens("output_tokens"), line.text("tenant"), line.text("class"))
+        for line in lines(path)
+    ]
+    begin = rows[0].t
+    return [row._replace(t=row.t - begin) for row in rows]
+
+
+def lines(path: Path) -> Iterator[Cells]:
+    """The lines of a trace, one at least, in the order of their times."""
     try:
-        with _open(path) as lines:
-            rows = list(_rows(path, lines))
+        with _open(path) as file:
+            yield from _lines(path, file)
     except (OSError, EOFError, zlib.error) as error:
         raise TraceError(f"{path}: cannot be read: {error}") from error
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: is not UTF-8: {error.reason}") from error
     except csv.Error as error:
         raise TraceError(f"{path}: is not CSV: {error}") from error
-    if not rows:
-        raise TraceError(f"{path}, line 2: there are no requests")
-    begin = rows[0].t
-    return [row._replace(t=row.t - begin) for row in rows]
 
 
 def _open(path: Path) -> TextIO:
@@ -56,48 +104,22 @@ def _open(path: Path) -> TextIO:
     return path.open(encoding="utf-8", newline="")
 
 
-def _rows(path: Path, lines: TextIO) -> Iterator[Row]:
-    reader = csv.reader(lines)
+def _lines(path: Path, file: TextIO) -> Iterator[Cells]:
+    reader = csv.reader(file)
     header = [name.strip() for name in next(reader, [])]
     missing = [name for name in REQUIRED if name not in header]
     if missing:
         raise TraceError(f"{path}, line 1: missing column {', '.join(missing)}")
-    columns = {name: header.index(name) for name in (*REQUIRED, "tenant", "class") if name in header}
+    columns = {name: header.index(name) for name in header}
     before = -math.inf
-    for cells in reader:
-        if not cells:
+    for values in reader:
+        if not values:
             continue
-        row = _row(path, reader.line_num, cells, columns)
-        if row.t < before:
-            raise _fault(path, reader.line_num, columns, "t", f"{row.t:.15g} comes after {before:.15g}: times must not fall")
-        before = row.t
-        yield row
-
-
-def _row(path: Path, line: int, cells: list[str], columns: dict[str, int]) -> Row:
-    def cell(name: str) -> str:
-        if columns[name] >= len(cells):
-            raise _fault(path, line, columns, name, "is missing")
-        return cells[columns[name]].strip()
-
-    def number(name: str) -> float:
-        try:
-            value = float(cell(name))
-        except ValueError:
-            raise _fault(path, line, columns, name, f"{cell(name)!r} is not a number") from None
-        if not math.isfinite(value) or value < 0:
-            raise _fault(path, line, columns, name, f"{cell(name)} must be finite and not negative")
-        return value
-
-    def tokens(name: str) -> int:
-        value = number(name)
-        if value != int(value):
-            raise _fault(path, line, columns, name, f"{cell(name)} is not a whole number")
-        return max(1, int(value))
-
-    tenant, class_name = ((cell(name) or None) if name in columns else None for name in ("tenant", "class"))
-    return Row(number("t"), tokens("input_tokens"), tokens("output_tokens"), tenant, class_name)
-
-
-def _fault(path: Path, line: int, columns: dict[str, int], name: str, text: str) -> TraceError:
-    return TraceError(f"{path}, line {line}, column {columns[name] + 1} ({name}): {text}")
+        line = Cells(path, reader.line_num, columns, values)
+        t = line.number("t")
+        if t < before:
+            raise line.fault("t", f"{t:.15g} comes after {before:.15g}: times must not fall")
+        before = t
+        yield line
+    if before == -math.inf:
+        raise TraceError(f"{path}, line 2: there are no requests")
