@@ -3,7 +3,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve test check format docs bench lock clean
+.PHONY: serve test check format docs bench vllm-compare lock clean
 
 serve: $(VENV)/.serve  ## run the gateway on the embedded model
 	$(BIN)/fairlane serve $(ARGS)
@@ -22,6 +22,9 @@ docs: $(VENV)/.dev  ## write the generated pages anew
 
 bench: $(VENV)/.dev  ## cost of a request and of a chunk, beside nginx
 	$(BIN)/python -m bench.run $(ARGS)
+
+vllm-compare:  ## the simulator's engine beside vLLM's scheduler; installs vLLM into a folder of its own
+	sh bench/vllm_scheduler/run.sh $(ARGS)
 
 lock:  ## renew requirements/*.txt from pyproject.toml
 	sh scripts/lock.sh $(BIN)

@@ -20,6 +20,7 @@ class Sequence:
     leaves_at: float
     produced: int = 0
     computed: int = 0
+    blocks: int = 0
     decodes: bool = False  # its prompt, and what it had produced before a preemption, is computed
     before: int = 1  # place in the waiting line: preempted requests come back below 0
 
@@ -40,7 +41,8 @@ class NaiveEngine:
         self.now = 0
         self.seen: list[Seen] = []
         self.preemptions = 0
-        self.kv_most = 0
+        self.blocks_most = 0
+        self.free: list[tuple[int, int] | None] = [None] * (model.kv_tokens // model.block_tokens)  # what a block still holds
 
     def play(self) -> None:
         while self.coming or self.waiting or self.running:
@@ -55,10 +57,38 @@ class NaiveEngine:
         while self.coming and self.coming[0].at <= now:
             self.waiting.append(self.coming.pop(0))
         self.waiting = [r for r in self.waiting if r.leaves_at > now]
-        self.running = [r for r in self.running if r.leaves_at > now]
+        for r in [r for r in self.running if r.leaves_at <= now]:
+            self.running.remove(r)
+            self._give_back(r)
 
-    def _kv(self) -> int:
-        return sum(r.computed for r in self.running)
+    def _blocks(self, work: list[tuple[Sequence, int]]) -> int:
+        """Blocks held once this is done; whoever only waits for its next chunk keeps what it has."""
+        more = dict(work)
+        return sum(self._blocks_of(r, more.get(r, 0)) for r in self.running)
+
+    def _blocks_of(self, r: Sequence, more: int) -> int:
+        return math.ceil((r.computed + more) / self.model.block_tokens)
+
+    def _fits(self, work: list[tuple[Sequence, int]]) -> bool:
+        return self._blocks(work) <= self.model.kv_tokens // self.model.block_tokens
+
+    def _take(self, r: Sequence, blocks: int) -> None:
+        """Brings a sequence to so many blocks."""
+        del self.free[: blocks - r.blocks]
+        r.blocks = blocks
+
+    def _give_back(self, r: Sequence) -> None:
+        """Blank blocks come first in line, full ones last, and of those the last of the sequence first."""
+        full = r.computed // self.model.block_tokens if self.model.keep_blocks else 0
+        self.free = [None] * (r.blocks - full) + self.free + [(r.id, index) for index in reversed(range(full))]
+        r.blocks = r.computed = 0
+
+    def _find(self, r: Sequence) -> int:
+        """How many tokens at the beginning of a sequence are still in free blocks."""
+        blocks = 0
+        while (r.id, blocks) in self.free:
+            blocks += 1
+        return blocks * self.model.block_tokens
 
     def _turn(self, r: Sequence) -> tuple[int, int, int]:
         return (r.priority if self.model.by_priority else 0, r.before, r.id)
@@ -67,49 +97,59 @@ class NaiveEngine:
         victim = max(self.running, key=lambda r: (r.priority, r.id)) if self.model.by_priority else self.running[-1]
         self.running.remove(victim)
         self.preemptions += 1
-        victim.computed = 0
+        self._give_back(victim)
         victim.decodes = False
         victim.before = -self.preemptions
         self.waiting.append(victim)
         return victim
 
+    def _decodes(self) -> list[tuple[Sequence, int]]:
+        return [(r, 1) for r in self.running if r.decodes]
+
     def _step(self) -> None:
         preemptions = self.preemptions
-        while self._kv() + sum(r.decodes for r in self.running) > self.model.kv_tokens:
+        while not self._fits(self._decodes()):
             self._preempt()
+        for r, _ in self._decodes():
+            self._take(r, self._blocks_of(r, 1))
         work: list[tuple[Sequence, int]] = []
-        prompts = [r for r in self.running if not r.decodes]
-        for r in prompts:
+        for r in [r for r in self.running if not r.decodes]:
             while r in self.running:
-                decoding = [q for q in self.running if q.decodes]
-                tokens = min(r.to_compute, self.model.step_tokens - len(decoding))
-                if self._kv() + len(decoding) + tokens <= self.model.kv_tokens:
-                    work.append((r, tokens))
+                chunk = (r, min(r.to_compute, self.model.step_tokens - len(self._decodes())))
+                if self._fits([*self._decodes(), *work, chunk]):
+                    work.append(chunk)
+                    self._take(r, self._blocks_of(*chunk))
                     break
                 self._preempt()
-        work = [(r, 1) for r in self.running if r.decodes] + work
-        if preemptions == self.preemptions or not self.model.whole_prompts:
+        work = self._decodes() + work
+        if preemptions == self.preemptions:
             self._admit(work)
         self._do(work)
 
     def _admit(self, work: list[tuple[Sequence, int]]) -> None:
         while self.waiting and len(self.running) < self.model.running_max:
-            planned = sum(tokens for _, tokens in work)
             r = min(self.waiting, key=self._turn)
-            tokens = min(r.to_compute, self.model.step_tokens - planned)
-            needed = r.to_compute if self.model.whole_prompts else tokens
-            if tokens <= 0 or self._kv() + planned + needed > self.model.kv_tokens:
+            r.computed = self._find(r)
+            tokens = min(r.to_compute, self.model.step_tokens - sum(tokens for _, tokens in work))
+            self.running.append(r)
+            if tokens <= 0 or not self._fits([*work, (r, r.to_compute if self.model.whole_prompts else tokens)]):
+                self.running.pop()
+                r.computed = 0
                 return
             self.waiting.remove(r)
-            self.running.append(r)
+            for index in range(r.computed // self.model.block_tokens):
+                self.free.remove((r.id, index))
+                r.blocks += 1
+            self._take(r, self._blocks_of(r, tokens))
             work.append((r, tokens))
 
     def _do(self, work: list[tuple[Sequence, int]]) -> None:
         prompt = sum(tokens for r, tokens in work if not r.decodes)
         for r, tokens in work:
             r.computed += tokens
-        self.kv_most = max(self.kv_most, self._kv())
-        self.now += self.model.step_ps(prompt, len(work), self._kv())[0] if work else 0
+        self.blocks_most = max(self.blocks_most, self._blocks([]))
+        assert self._blocks([]) + len(self.free) == self.model.kv_tokens // self.model.block_tokens
+        self.now += self.model.step_ps(prompt, len(work), sum(r.computed for r in self.running))[0] if work else 0
         at = self.now / PS_PER_S
         for r, _ in work:
             if r.to_compute == 0:
@@ -120,3 +160,4 @@ class NaiveEngine:
                 if r.produced == r.output:
                     self.seen.append((at, "ENDED", r.id))
                     self.running.remove(r)
+                    self._give_back(r)

@@ -2,10 +2,11 @@
 
 A step gives every decoding sequence one token, then fills what is left of the token budget with prompt chunks: first the
 prompt that is under way, then waiting requests in order while their chunks fit into free KV. The step that completes a
-prompt emits the first token. A sequence holds one KV token for each prompt token computed and each output token but the last.
-When a step needs KV that is not there, the sequence admitted last is *preempted*: it loses its KV and goes back to the head
-of the waiting line with all its tokens, produced ones too, to be prefilled again. An engine offered more than its KV can hold
-so spends its time on prompts that it throws away; `whole_prompts` is the remedy that is the default of vLLM V1 now.
+prompt emits the first token. A sequence holds one KV token for each prompt token computed and each output token but the last,
+in blocks that are its own. When a step needs a block that is not there, the sequence admitted last is *preempted*: it loses its
+KV and goes back to the head of the waiting line with all its tokens, produced ones too, to be prefilled again; such a step admits
+nothing. An engine offered more than its KV can hold so spends its time on prompts that it throws away; `whole_prompts` is the
+remedy that is the default of vLLM V1 now. These are vLLM's rules, and `docs/simulator-vllm.md` says how far they are.
 
 Between two events all steps are alike: the same sequences gain a token each. Their total time is an arithmetic series, so a
 run of them is one plan with an exact end, cut at a step boundary if something arrives meanwhile. Time is counted in integer
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count
 
+from fairlane.sim.engine.blocks import Blocks
 from fairlane.sim.engine.jobs import Event, Job, Line, Place, What
 from fairlane.sim.engine.model import PS_PER_S, EngineModel, Plan
 
@@ -37,6 +39,7 @@ class SimulatedEngine:
         self.prefilled_tokens = 0
         self.decoded_tokens = 0
         self._slowdown = 1
+        self._blocks = Blocks(model.kv_tokens, model.block_tokens, keep=model.keep_blocks)
         self._line = Line(by_priority=model.by_priority)
         self._decoding: dict[Job, None] = {}  # in order of admission
         self._prefilling: Job | None = None  # at most one prompt is left half done by a step, and it is the one admitted last
@@ -54,7 +57,7 @@ class SimulatedEngine:
 
     def add(self, job: Job, now: float) -> bool:
         """Puts a request into the waiting line. Returns False, and takes nothing, if it could never fit into the KV cache."""
-        if job.prompt_tokens + job.output_tokens - 1 > self.model.kv_tokens:
+        if self._blocks.of(job.prompt_tokens + job.output_tokens - 1) > self._blocks.total:
             return False
         if not self.running and not self._line:
             self._at = max(self._at, math.ceil(now * PS_PER_S))
@@ -112,6 +115,7 @@ class SimulatedEngine:
 
     def _carry_out(self, plan: Plan) -> Iterator[Event]:
         self._at = plan.end(plan.steps)
+        self._blocks.grow(self._round + 1, plan.steps - 1)
         gained = plan.steps * len(self._decoding)
         self._round += plan.steps
         self.kv_used += gained
@@ -127,6 +131,7 @@ class SimulatedEngine:
     def _reach(self, job: Job, at: float) -> Iterator[Event]:
         if job.end_round <= self._round:
             self._decoding.pop(job)
+            self._blocks.leave(job)
             yield self._end(job, at)
         elif job.watched and self.produced(job) >= job.watched:
             job.watched = 0
@@ -151,12 +156,14 @@ class SimulatedEngine:
             return
         self._decoding[job] = None
         job.end_round = self._round + job.output_tokens - job.produced
+        self._blocks.enter(job)
         self._mark(job, job.end_round)
         if job.watched:
             self._mark(job, job.end_round - (job.output_tokens - job.watched))
 
     def _end(self, job: Job, at: float) -> Event:
         self.kv_used -= job.prompt_tokens + job.output_tokens - 1
+        self._blocks.give_back(job.prompt_tokens + job.output_tokens - 1)
         self.running -= 1
         job.produced = job.output_tokens
         job.end_round = 0
@@ -173,8 +180,8 @@ class SimulatedEngine:
             self._drop(self._leaving.pop())
         before = self.preemptions
         chunks = self._chunks()
-        if not (closed := self.model.whole_prompts and self.preemptions > before):
-            chunks += self._admit(self.model.step_tokens - len(self._decoding) - sum(tokens for _, tokens in chunks), chunks)
+        if not (closed := self.preemptions > before):
+            chunks += self._admit(self.model.step_tokens - len(self._decoding) - sum(tokens for _, tokens in chunks))
         decoding = len(self._decoding)
         if not decoding and not chunks:
             return self._make_plan() if self._line else None
@@ -187,42 +194,50 @@ class SimulatedEngine:
         """How many steps of decoding alone pass before one ends, is watched, or finds no KV."""
         while self._marks[0][3] != self._marks[0][2].stamp:
             heappop(self._marks)
-        return max(1, min(self._marks[0][0] - self._round, (self.model.kv_tokens - self.kv_used) // len(self._decoding)))
+        return 1 + max(0, self._blocks.last(self._round + 1, self._marks[0][0] - self._round - 1))
 
     def _chunks(self) -> list[tuple[Job, int]]:
-        """Makes room for the decoding sequences and for the prompt under way; returns that prompt's chunk."""
-        model = self.model
-        while self.kv_used + len(self._decoding) > model.kv_tokens:
-            self._preempt()
+        """Takes blocks for the decoding sequences and for the prompt under way; returns that prompt's chunk."""
+        blocks = self._blocks
+        while blocks.due(self._round) > blocks.free:
+            self._preempt(0)
+        blocks.grow(self._round, 1)
         job = self._prefilling
         while job is not None and job is self._prefilling:
-            tokens = min(job.to_prefill, model.step_tokens - len(self._decoding))
-            if self.kv_used + len(self._decoding) + tokens <= model.kv_tokens:
+            tokens = min(job.to_prefill, self.model.step_tokens - len(self._decoding))
+            held = job.prompt_tokens + job.produced - job.to_prefill
+            if (more := blocks.of(held + tokens) - blocks.of(held)) <= blocks.free:
+                blocks.take(more)
                 return [(job, tokens)]
-            self._preempt()
+            self._preempt(1)
         return []
 
-    def _admit(self, budget: int, chunks: list[tuple[Job, int]]) -> list[tuple[Job, int]]:
+    def _admit(self, budget: int) -> list[tuple[Job, int]]:
         """Takes requests from the waiting line while tokens, places and KV are left."""
         admitted: list[tuple[Job, int]] = []
-        kv = self.kv_used + len(self._decoding) + sum(tokens for _, tokens in chunks)
+        blocks = self._blocks
         while self._line and budget > 0 and self.running < self.model.running_max:
             job = self._line.first()
-            tokens = min(job.to_prefill, budget)
-            if kv + (job.to_prefill if self.model.whole_prompts else tokens) > self.model.kv_tokens:
+            found = blocks.found(job) * blocks.size
+            tokens = min(job.to_prefill - found, budget)
+            if blocks.of(job.to_prefill if self.model.whole_prompts else found + tokens) > blocks.free:
                 break
+            blocks.reclaim(job)
+            blocks.take(blocks.of(tokens))
+            self.kv_used += found
             self._line.remove(job)
             job.place = Place.RUNNING
             job.admitted_at = self._at / PS_PER_S if job.admitted_at is None else job.admitted_at
+            job.to_prefill -= found
             admitted.append((job, tokens))
             budget -= tokens
-            kv += tokens
             self.running += 1
         return admitted
 
-    def _preempt(self) -> None:
+    def _preempt(self, ahead: int) -> None:
+        """Sends a running request back to the waiting line; decoding sequences have KV for `ahead` tokens more than they hold."""
         job = self._victim()
-        self._drop(job)
+        self._drop(job, ahead)
         self.preemptions += 1
         job.preemptions += 1
         job.place = Place.WAITING
@@ -235,14 +250,18 @@ class SimulatedEngine:
             return max(running, key=lambda job: (job.priority, job.id))
         return next(reversed(self._decoding)) if self._prefilling is None else self._prefilling
 
-    def _drop(self, job: Job) -> None:
+    def _drop(self, job: Job, ahead: int = 0) -> None:
         """Takes a running request out with all its KV; what it has produced stays known."""
         if job.place is not Place.RUNNING:
             return
         job.produced = self.produced(job)
-        self.kv_used -= job.prompt_tokens + job.produced - (1 if job.end_round else job.to_prefill)
+        held = job.prompt_tokens + job.produced - (1 if job.end_round else job.to_prefill)
+        self.kv_used -= held
+        self._blocks.give_back(held, ahead if job.end_round else 0, job)
         self.running -= 1
-        self._decoding.pop(job, None)
+        if job in self._decoding:
+            del self._decoding[job]
+            self._blocks.leave(job)
         self._prefilling = None if self._prefilling is job else self._prefilling
         job.end_round = 0
         job.stamp += 1

@@ -19,6 +19,7 @@ class EngineModel:
     """
 
     kv_tokens: int = 160_000
+    block_tokens: int = 16  # KV is dealt out in blocks; what is left over of `kv_tokens` is not used
     step_tokens: int = 2048  # decoding sequences and prompt chunks together
     running_max: int = 256
     step_s: float = 9e-3
@@ -26,11 +27,14 @@ class EngineModel:
     sequence_s: float = 60e-6
     kv_token_s: float = 60e-9
     by_priority: bool = False  # waiting line and victims by `Job.priority`, lower first, instead of by arrival
-    whole_prompts: bool = False  # admit only what fits with all its known tokens, and nothing in a step that preempts
+    whole_prompts: bool = False  # admit only what fits with all its known tokens
+    keep_blocks: bool = False  # who was preempted finds those of its full blocks again that nobody took meanwhile
 
     def __post_init__(self) -> None:
         if self.running_max >= self.step_tokens:
             raise ValueError("each running sequence must get its token in each step")
+        if self.block_tokens < 1:
+            raise ValueError("a block holds at least one token")
         if min(self.prefill_token_s, self.sequence_s, self.kv_token_s) < 0 or self.step_s <= 0:
             raise ValueError("a step takes time, and nothing in it gives time back")
 
