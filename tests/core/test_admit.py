@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairlane.core.scheduler import Scheduler
-from fairlane.core.values import Decision, Engine, Outcome, PriorityClass, Request, Shed, Start, Tenant, Usage
+from fairlane.core.tenants import TenantState
+from fairlane.core.values import BucketRate, Decision, Engine, Outcome, PriorityClass, Request, Shed, Start, Tenant, Usage
 from fairlane.errors import Reason
 from tests.core.world import make, request
 
@@ -138,3 +141,41 @@ def test_an_outage_does_not_make_the_pool_look_slow() -> None:
     scheduler.poll(now)
     scheduler.engine_report("main", "e", up=True)
     assert rate.per_s(now + 1800.0) == before
+
+
+@given(
+    used=st.lists(st.tuples(st.integers(1, 80), st.integers(0, 160), st.floats(0.0, 3.0)), max_size=8),
+    tokens=st.integers(1, 150),
+    limits=st.tuples(st.booleans(), st.booleans()),
+)
+def test_a_rate_limit_refuses_exactly_what_is_not_there(used: list[tuple[int, int, float]], tokens: int, limits: tuple[bool, bool]) -> None:
+    """What both buckets hold passes, what they never hold never will, and the rest passes after the time that is told, not before."""
+    spec = Tenant("t", requests=BucketRate(0.5, 4) if limits[0] else None, tokens=BucketRate(10, 100) if limits[1] else None)
+    state, now = TenantState(spec, 0.0), 0.0
+    for charged, real, pause in used:
+        r = request(spec, 0, prompt=charged, output=0)
+        state.charge(r, now)
+        state.settle(r, real, now + pause)
+        now += pause
+    wanted = request(spec, 0, prompt=tokens, output=0)
+    enough = all(b is None or b.level(now) >= n for b, n in ((state.requests, 1), (state.tokens, tokens)))
+    shed = state.refusal(wanted, now)
+    assert (shed is None) == enough
+    if shed is not None and shed.reason is Reason.REQUEST_OVER_LIMIT:
+        assert (tokens > 100, shed.retry_after_s) == (True, None)
+    elif shed is not None:
+        assert shed.retry_after_s is not None
+        assert tokens <= 100 or not limits[1]
+        assert state.refusal(wanted, now + 0.9 * shed.retry_after_s) is not None
+        assert state.refusal(wanted, now + shed.retry_after_s + 1e-6) is None
+
+
+def test_what_is_left_is_told_in_whole_units() -> None:
+    """The limit, what is there of it, nothing while an overrun is paid back, and the seconds until all is there."""
+    spec = Tenant("t", tokens=BucketRate(10, 100))
+    state = TenantState(spec, 0.0)
+    assert state.allowances(0.0) == (None, (100, 100, 0.0))
+    state.charge(request(spec, 0, prompt=95, output=0), 0.0)
+    assert state.allowances(0.05) == (None, (100, 5, 9.45))
+    state.charge(request(spec, 0, prompt=95, output=0), 0.05)
+    assert state.allowances(0.05) == (None, (100, 0, 18.95))

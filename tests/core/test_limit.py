@@ -28,12 +28,13 @@ def peak(running: list[tuple[int, int]]) -> int:
     new=st.tuples(st.integers(1, 500), st.integers(1, 300)),
     kv=st.integers(500, 8000),
     rank=st.integers(0, 3),
+    known=st.booleans(),
 )
 def test_a_request_fits_exactly_if_the_peak_with_it_does(
-    running: list[tuple[int, int, int]], new: tuple[int, int], kv: int, rank: int
+    running: list[tuple[int, int, int]], new: tuple[int, int], kv: int, rank: int, *, known: bool
 ) -> None:
-    """However far the running ones have come, the answer is that of the definition."""
-    limit = NestedLimit(Engine("e", 100, kv_tokens=kv))
+    """However far the running ones have come, and if the limit is set while they run, the answer is that of the definition."""
+    limit = NestedLimit(Engine("e", 100, kv_tokens=kv if known else None))
     held = []
     for prompt, upper, produced in running:
         r = sized(prompt, upper)
@@ -44,8 +45,9 @@ def test_a_request_fits_exactly_if_the_peak_with_it_does(
                 upper = int(1.25 * produced) + 16  # noqa: PLW2901 - the prediction is raised
         held.append((prompt + produced, upper - produced))
     cap = int(kv * (KV_RATIO if rank == 0 else KV_RATIO * LOWER_RATIO))
-    expected = not running or peak([*held, new]) <= cap
-    assert limit.fits(sized(*new, rank)) == expected
+    assert limit.fits(sized(*new, rank)) or known
+    limit.reconfigure(Engine("e", 100, kv_tokens=kv))
+    assert limit.fits(sized(*new, rank)) == (not running or peak([*held, new]) <= cap)
 
 
 def test_prompts_without_a_first_token_are_bounded() -> None:
@@ -80,3 +82,18 @@ def test_an_empty_engine_takes_anything_and_a_full_one_nothing() -> None:
     assert not limit.fits(sized(1, 1))
     limit.release(huge)
     assert (limit.running, limit.tokens, limit.final, limit.prefilling) == (0, 0, 0, 0)
+
+
+def test_the_peak_follows_whatever_changes() -> None:
+    """After a start, a token or an end the answer is not that of before."""
+    limit = NestedLimit(Engine("e", 100, kv_tokens=1000))
+    long, short, new = sized(300, 200), sized(300, 50), sized(100, 100)
+    limit.take(long)
+    assert limit.fits(new)
+    limit.take(short)  # 300 + 300 + 100 held, and 150 more when `short` ends
+    assert limit.fits(new)
+    limit.progress(short, 40)
+    limit.progress(long, 170)
+    assert not limit.fits(new)  # 470 + 340 + 100 held
+    limit.release(short)
+    assert limit.fits(new)

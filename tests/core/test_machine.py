@@ -200,9 +200,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             running = [r for r in self.running.values() if r.rank == queue.spec.rank]
             assert (queue.queued, queue.cost, queue.running) == (len(waiting), sum(r.cost for r in waiting), len(running))
             assert queue.running <= (queue.spec.max_running or len(running))
-            assert queue.waiting_weight == sum(f.weight for f in queue.waiting_flows())
-            assert queue.turns.flows == sum(1 for f in queue.waiting_flows() if not f.tenant.full)
-            assert {f for f in queue.flows.values() if f.stamp} == {f for f in queue.waiting_flows() if not f.tenant.full}
+            assert queue.waiting_weight == sum(f.weight for f in queue.waiting_flows)
+            assert queue.turns.flows == sum(1 for f in queue.waiting_flows if not f.tenant.full)
+            assert {f for f in queue.flows.values() if f.stamp} == {f for f in queue.waiting_flows if not f.tenant.full}
+            for flow in queue.waiting_flows:
+                assert flow.head() is min(flow.waiting.values(), key=lambda r: (r.key, r.id))
+        if self.waiting:
+            assert self.pool.deadlines.first().deadline == min(r.deadline for r in self.waiting.values())
         for state in self.scheduler.tenants.values():
             name = state.spec.name
             assert state.running == count_of(name, self.running) + count_of(name, self.settled)
@@ -220,7 +224,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert limit.running == len(there)
             assert limit.prefilling == sum(r.prompt_tokens for r in there if r.id not in self.produced)
             assert limit.tokens == sum(r.prompt_tokens + self.produced.get(r.id, 0) for r in there)
-            assert [h.remaining for h in limit._sorted] == sorted((h.remaining for h in limit._held.values()), reverse=True)
+            assert limit.final == sum(r.held_tokens + r.coming_tokens for r in there)
+            assert set(limit._requests) == set(there)
 
     @invariant()
     def charges_are_conserved(self) -> None:
@@ -237,8 +242,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         empty = [e for e in self.pool.places.engines.values() if e.up and e.limit.running == 0 and e.spec.slots]
         for queue in self.pool.queues:
-            if queue.backlogged:
-                head = queue.head()
+            head = queue.head()
+            assert (head is not None) == queue.backlogged
+            if head is not None:
                 assert all(e.spec.context is not None and e.spec.context < head.max_tokens for e in empty)
 
     def teardown(self) -> None:

@@ -44,6 +44,22 @@ def test_every_policy_takes_new_shares(name: str) -> None:
     assert [one.is_owed(rank) for rank in range(4)] == [False] * 4
 
 
+def test_a_class_that_loses_its_share_is_owed_nothing() -> None:
+    """What it was behind with is no claim without a guarantee, whatever is corrected later; its requests go by rank."""
+    world = World(make((Engine("e", 1),)), 1)
+    world.submit(A, 0, SIZE)
+    for rank in (3, 0, 0):
+        world.submit(B, rank, Size(100, 25, 250))
+    pool = world.scheduler.pools["main"]
+    world.step()
+    assert pool.order.is_owed(3)
+    world.scheduler.reclass("main", tuple(replace(c, min_share=0) for c in FOUR))
+    while world.scheduler.queued:
+        assert not pool.order.is_owed(3)
+        world.step()
+    assert [rank for rank, _ in world.started] == [0, 0, 0, 3]
+
+
 def test_fifo_is_by_arrival_alone() -> None:
     """Class and tenant make no difference."""
     assert starts("fifo", [(1, 3, A), (2, 0, B), (3, 1, A), (4, 0, B)]) == [(3, "a"), (0, "b"), (1, "a"), (0, "b")]

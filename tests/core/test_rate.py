@@ -74,7 +74,7 @@ def test_retry_after_grows_from_refusal_to_refusal() -> None:
 def test_before_anything_is_known_the_least_time_is_told() -> None:
     """Without a measured rate nobody is sent away for long."""
     scheduler = make((Engine("e", 1),), (PriorityClass("only", 0, max_queued=1, retry_after_min_s=3.0),))
-    for _ in range(3):
+    for _ in range(4):
         scheduler.submit(request(Tenant("t"), 0), 0.0)
     sheds = [d for d in scheduler.poll(0.0) if isinstance(d, Shed)]
     assert [s.retry_after_s for s in sheds] == [3.0, 3.0]

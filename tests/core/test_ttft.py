@@ -63,6 +63,54 @@ def test_a_head_that_would_be_late_is_shed_before_it_starts() -> None:
     assert first.first_token_at == world.now
 
 
+def test_what_is_prefilled_already_is_not_waited_for() -> None:
+    """A long prompt ahead that its engine began with a while ago delays a newcomer by what is left of it, not by all of it."""
+    classes = (PriorityClass("fast", 0, max_wait_s=100.0, ttft_slo_s=3.0), PriorityClass("slow", 1, max_wait_s=100.0))
+    world = World(make((Engine("e", 9),), classes), 1)
+    pool = world.scheduler.pools["main"]
+    for tokens in range(100, 100 * (SAMPLES_MIN + 1), 100):
+        pool.ttft.observe(tokens, tokens / 1000)
+    world.submit(Tenant("long"), 1, Size(4000, 1, 1))  # prefilled after 4 s
+    world.now = 1.0
+    world.submit(Tenant("t"), 0, Size(500, 1, 1))  # 3.5 s more
+    assert [s.reason for s in world.shed] == [Reason.DEADLINE_MISSED]
+    world.now = 2.0
+    r = world.submit(Tenant("t"), 0, Size(500, 1, 1))  # 2.5 s more
+    assert world.started[-1] == (0, "t")
+    assert (r.prefills_since, r.prefill_ahead) == (0.0, 4500)
+
+
+def test_the_clock_of_a_prefill_begins_anew_with_each_first_token() -> None:
+    """A first token tells that its engine now prefills the next prompt; one that has nothing to prefill begins with the newcomer."""
+    world = World(make((Engine("e", 9),)), 1)
+    engine = world.scheduler.pools["main"].places.engines["e"]
+    first, second = (world.submit(Tenant("t"), 0, Size(100, 1, 1)) for _ in range(2))
+    world.scheduler.progress(first, 1, 3.0)
+    assert (second.prefills_since, engine.prefills_since) == (0.0, 3.0)
+    world.now = 4.0
+    assert world.submit(Tenant("t"), 0, Size(100, 1, 1)).prefills_since == 3.0
+    for r in list(engine.limit._requests):  # type: ignore[attr-defined]
+        world.scheduler.progress(r, 1, 5.0)
+    world.now = 6.0
+    assert world.submit(Tenant("t"), 0, Size(100, 1, 1)).prefills_since == 6.0
+
+
+def test_a_long_backlog_refuses_nobody_who_is_promised_a_first_token() -> None:
+    """What waits ahead is shed before a newcomer is late, so only the longest wait of its class keeps it out."""
+    classes = (PriorityClass("fast", 0, max_wait_s=3000.0, ttft_slo_s=900.0, max_queued=100),)
+    world = World(make((Engine("e", 1),), classes), 1)
+    world.submit(Tenant("t"), 0, Size(100, 25, 25))
+    for _ in range(60):  # with one waiting, so that the rate is known
+        world.submit(Tenant("t"), 0, Size(100, 25, 25))
+        world.step()
+    while not world.shed:
+        world.submit(Tenant("t"), 0, Size(100, 25, 25))
+    rate = world.scheduler.pools["main"].rate.per_s(world.now)
+    assert [s.reason for s in world.shed] == [Reason.WAIT_TOO_LONG]
+    assert rate is not None
+    assert world.scheduler.pools["main"].queues[0].cost / rate == pytest.approx(3000.0, rel=0.1)
+
+
 def test_output_beyond_the_prediction_is_charged_as_it_comes() -> None:
     """In steps of 64 tokens class and tenant pay for what runs on, and the end settles the rest."""
     world = World(make((Engine("e", 1),)), 1)

@@ -36,7 +36,7 @@ _ids = count(1)
 
 def request(tenant: Tenant, rank: int, now: float = 0.0, *, prompt: int = 100, output: int = 25) -> Request:
     """A new request of the pool `main`, by default of cost 200."""
-    return Request(next(_ids), tenant, "main", rank, "m", prompt, output, prompt + output, prompt, prompt + output, now)
+    return Request(next(_ids), tenant, "main", rank, "m", prompt, output, prompt + output, prompt, prompt + output, now, output)
 
 
 @dataclass

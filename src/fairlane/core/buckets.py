@@ -1,3 +1,4 @@
+# ruff: noqa: FURB136 - min() costs more than all the rest
 """Token buckets: a limit on a rate that lets saved-up bursts through.
 
 The level grows by `per_s` up to `burst`. A charge is a prediction; the real amount corrects it, so the level may fall
@@ -20,25 +21,20 @@ class TokenBucket:
     def level(self, now: float) -> float:
         """Units there now; below zero while an overrun is being paid back."""
         if now > self._at:
-            self._level = min(self.rate.burst, self._level + (now - self._at) * self.rate.per_s)
+            rate = self.rate
+            level = self._level + (now - self._at) * rate.per_s
+            self._level = level if level < rate.burst else rate.burst
             self._at = now
         return self._level
-
-    def shortfall_s(self, amount: float, now: float) -> float:
-        """Seconds until `amount` is there; 0.0 if it is there now. Only for amounts within the capacity."""
-        return max(0.0, (amount - self.level(now)) / self.rate.per_s)
 
     def take(self, amount: float, now: float) -> None:
         """Charges `amount`, whether or not it is there."""
         self._level = self.level(now) - amount
 
     def give(self, amount: float, now: float) -> None:
-        """Returns a charge that was not used; never above the capacity."""
-        self._level = min(self.rate.burst, self.level(now) + amount)
-
-    def full_in_s(self, now: float) -> float:
-        """Seconds until the bucket is full again: what `x-ratelimit-reset-*` reports."""
-        return max(0.0, (self.rate.burst - self.level(now)) / self.rate.per_s)
+        """Returns a charge that was not used, never above the capacity; a negative amount is charged."""
+        level = self.level(now) + amount
+        self._level = level if level < self.rate.burst else self.rate.burst
 
     def reconfigure(self, rate: BucketRate, now: float) -> None:
         """Takes a new rate; what was used stays used."""

@@ -1,3 +1,4 @@
+# ruff: noqa: FURB136, PLR1730 - max() costs more than all the rest of these methods
 """The waiting requests of one class: a flow for each tenant, and whose turn it is.
 
 Each flow has a tag: its served cost over its weight, in integers of cost / (weight · TAG_UNIT). The clock v is the tag of the
@@ -13,7 +14,8 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from fairlane.core.rate import ServiceRate, Shadow
-from fairlane.core.values import PriorityClass, Request, State
+from fairlane.core.values import RUNNING, WAITING, PriorityClass, Request
+from fairlane.core.waiting import SLACK, Waiting
 
 if TYPE_CHECKING:
     from fairlane.core.protocols import TenantOrder
@@ -21,77 +23,62 @@ if TYPE_CHECKING:
 
 WEIGHT_STEPS = 1000  # weights are kept to a thousandth
 TAG_UNIT = WEIGHT_STEPS << 16
-SLACK = 16  # stale heap entries tolerated before a heap is rebuilt
 
 
 class Flow:
     """One tenant's waiting requests in one class of one pool."""
 
-    __slots__ = ("cost", "edge", "heap", "queue", "running", "stamp", "tag", "tenant", "waiting", "weight")
+    __slots__ = ("cost", "edge", "in_order", "queue", "running", "spec", "stamp", "tag", "tenant", "waiting", "weight")
 
     def __init__(self, tenant: TenantState, queue: ClassQueue) -> None:
         self.tenant = tenant
         self.queue = queue
-        self.weight = max(1, round(tenant.spec.weight * WEIGHT_STEPS))
+        self.spec = tenant.spec  # whose weight it has
+        self.weight = max(1, round(self.spec.weight * WEIGHT_STEPS))
         self.tag = self.edge = queue.turns.floor()
         self.stamp = 0  # of the one valid entry in the class's heap; 0: none
         self.waiting: dict[int, Request] = {}  # by arrival
-        self.heap: list[tuple[float, int, Request]] = []
+        self.in_order = Waiting()
         self.cost = 0  # of what waits
         self.running = 0
 
-    def push(self, request: Request) -> None:
-        """Adds a waiting request."""
-        self.waiting[request.id] = request
-        self.cost += request.cost
-        heappush(self.heap, (request.key, request.id, request))
-
-    def remove(self, request: Request) -> None:
-        """Takes a request out; its heap entry is dropped when it surfaces, or when such entries pile up."""
-        del self.waiting[request.id]
-        self.cost -= request.cost
-        if len(self.heap) > 2 * len(self.waiting) + SLACK:
-            self.heap = [(r.key, r.id, r) for r in self.waiting.values()]
-            heapify(self.heap)
-
     def head(self) -> Request:
         """The request with the least key; only for a flow with something waiting."""
-        while self.heap[0][2].id not in self.waiting:
-            heappop(self.heap)
-        return self.heap[0][2]
+        return self.in_order.first()
 
-    def charge(self, request: Request) -> None:
-        """Books the cost of a request that starts."""
-        request.flow_charge = request.cost * TAG_UNIT // self.weight
-        self.tag += request.flow_charge
+    def lift(self, floor: int) -> None:
+        """It becomes backlogged: idle time must have earned it nothing."""
+        if self.edge < floor:
+            self.edge = floor
+        if self.tag < floor:
+            self.tag = floor
 
     def correct(self, request: Request, delta: int) -> None:
         """Books a difference to what the request was charged, at the weight it was charged with."""
         difference = request.flow_charge * delta // request.cost
         request.flow_charge += difference
-        self.tag = max(self.tag + difference, self.edge)
+        tag = self.tag + difference
+        self.tag = tag if tag > self.edge else self.edge
 
 
 class Clock:
     """The virtual time v of one class, or of several that share it."""
 
-    __slots__ = ("v",)
-
-    def __init__(self) -> None:
-        self.v = 0
+    v = 0
 
 
 class Turns:
     """The flows of one class that have something to start, in the order of their turns."""
 
-    __slots__ = ("_heap", "_stamps", "_turn", "clock", "flows")
+    __slots__ = ("_heap", "_turn", "clock", "flows", "head", "stamps")
 
     def __init__(self, turn: Callable[[Flow], float], clock: Clock) -> None:
         self.clock = clock
         self.flows = 0  # that compete
+        self.head: Request | None = None  # of the first of them, as long as nothing can have changed it
         self._turn = turn
+        self.stamps = 0  # turns that were ever taken or waited for
         self._heap: list[tuple[float, int, Flow]] = []
-        self._stamps = 0
 
     def floor(self) -> int:
         """The clock, or the tag of the flow whose turn it is where refunds have taken that below the clock."""
@@ -99,9 +86,7 @@ class Turns:
 
     def enter(self, flow: Flow) -> None:
         """The flow has something to start: it competes, lifted to the floor."""
-        floor = self.floor()
-        flow.edge = max(flow.edge, floor)
-        flow.tag = max(flow.tag, floor)
+        flow.lift(self.floor())
         self.flows += 1
         self.renew(flow)
 
@@ -110,11 +95,13 @@ class Turns:
         if flow.stamp:
             flow.stamp = 0
             self.flows -= 1
+            self.head = None
 
     def renew(self, flow: Flow) -> None:
         """The flow competes with its present turn; an older entry of it is dropped when it surfaces."""
-        self._stamps += 1
-        flow.stamp = self._stamps
+        self.head = None
+        self.stamps += 1
+        flow.stamp = self.stamps
         heappush(self._heap, (self._turn(flow), flow.stamp, flow))
         if len(self._heap) > 2 * self.flows + SLACK:
             self._heap = [entry for entry in self._heap if entry[2].stamp == entry[1]]
@@ -142,53 +129,76 @@ class ClassQueue:
         self.served_cost = 0
         self.cost_max = 0  # largest cost seen lately
         self.waiting_weight = 0  # of flows with something waiting
+        self.entered = False  # was backlogged when last looked at
         self.rate = ServiceRate(now)
         self.shadow = Shadow(now)
 
     @property
+    def full(self) -> bool:
+        """Whether as many of its requests run as may."""
+        most = self.spec.max_running
+        return most is not None and self.running >= most
+
+    @property
     def backlogged(self) -> bool:
         """Whether something waits that its own and its tenant's `max_running` let start."""
-        return self.turns.flows > 0 and (self.spec.max_running is None or self.running < self.spec.max_running)
+        return self.turns.flows > 0 and not self.full
 
     def flow(self, tenant: TenantState) -> Flow:
         """The tenant's flow, made if it has none."""
         flow = self.flows.get(tenant.spec.name)
         if flow is None:
             flow = self.flows[tenant.spec.name] = Flow(tenant, self)
+        elif flow.spec is not tenant.spec:
+            self.reweigh(flow)
         return flow
 
+    @property
     def waiting_flows(self) -> Iterator[Flow]:
         """The flows that have something waiting."""
         return (f for f in self.flows.values() if f.waiting)
 
-    def head(self) -> Request:
-        """The head of the flow whose turn it is; only for a backlogged class."""
-        return self.turns.first().head()
+    def head(self) -> Request | None:
+        """The head of the flow whose turn it is, or None if nothing may start."""
+        turns = self.turns
+        if not turns.flows or self.full:
+            return None
+        if turns.head is None:
+            turns.head = turns.first().head()
+        return turns.head
 
     def add(self, request: Request, flow: Flow) -> None:
         """Puts a request into the backlog of its flow."""
         request.flow = flow
-        request.state = State.WAITING
+        request.state = WAITING
         request.key = self.order.key(request, self.spec)
         if not flow.waiting:
             flow.tenant.flows[flow] = None
             self.waiting_weight += flow.weight
-        flow.push(request)
+        flow.waiting[request.id] = request
+        flow.in_order.add(request.key, request, len(flow.waiting))
+        flow.cost += request.cost
         self.queued += 1
         self.cost += request.cost
-        self.cost_max = max(self.cost_max, request.cost)
-        if not flow.stamp and not flow.tenant.full:
-            self.turns.enter(flow)
-        elif flow.stamp and self.order.by_head and flow.head() is request:
+        if self.cost_max < request.cost:
+            self.cost_max = request.cost
+        self.turns.head = None
+        if not flow.stamp:
+            if not flow.tenant.full:
+                self.turns.enter(flow)
+        elif self.order.by_head and flow.head() is request:
             self.turns.renew(flow)
 
     def remove(self, request: Request) -> None:
-        """Takes a waiting request out, whether it starts or ends."""
+        """Takes a request out that waits no more, whether it starts or ends."""
         flow = request.flow
-        flow.remove(request)
+        del flow.waiting[request.id]
+        flow.cost -= request.cost
         self.queued -= 1
         self.cost -= request.cost
+        self.turns.head = None
         if not flow.waiting:
+            flow.in_order = Waiting()
             self.turns.leave(flow)
             flow.tenant.flows.pop(flow, None)
             self.waiting_weight -= flow.weight
@@ -200,43 +210,59 @@ class ClassQueue:
         """Moves a request from waiting to running: the clock to its flow's tag, the tag by its cost."""
         flow = request.flow
         clock = self.turns.clock
-        clock.v = max(clock.v, flow.tag)
-        flow.charge(request)
-        flow.running += 1
-        self.running += 1
-        self.served_cost += request.cost
-        self.cost_max -= self.cost_max >> 10  # fades, so that one giant does not set the scale for ever
+        if clock.v < flow.tag:
+            clock.v = flow.tag
+        self._run(request, flow)
         self.remove(request)
         if flow.stamp:
             self.turns.renew(flow)
 
+    def start_at_once(self, request: Request, flow: Flow) -> None:
+        """The same as `add` and then `start`, for a request that competes with none."""
+        request.flow = flow
+        if self.cost_max < request.cost:
+            self.cost_max = request.cost
+        turns = self.turns
+        flow.lift(turns.clock.v)
+        turns.clock.v = flow.tag
+        turns.stamps += 1
+        self._run(request, flow)
+
+    def _run(self, request: Request, flow: Flow) -> None:
+        cost = request.cost
+        request.state = RUNNING
+        request.flow_charge = charge = cost * TAG_UNIT // flow.weight
+        flow.tag += charge
+        flow.running += 1
+        self.running += 1
+        self.served_cost += cost
+        self.cost_max -= self.cost_max >> 10  # fades, so that one giant does not set the scale for ever
+
     def stop(self, request: Request, delta: int) -> None:
         """A started request ended, having cost `delta` more than it was charged."""
         flow = request.flow
-        flow.correct(request, delta)
         flow.running -= 1
         self.running -= 1
-        self.served_cost += delta
-        if flow.stamp:
-            self.turns.renew(flow)
-        else:
-            self.forget(flow)
+        self.recharge(request, delta)
+        self.forget(flow)
 
     def recharge(self, request: Request, delta: int) -> None:
         """A running request costs `delta` more than it was charged."""
-        request.flow.correct(request, delta)
+        flow = request.flow
+        flow.correct(request, delta)
         self.served_cost += delta
-        if request.flow.stamp:
-            self.turns.renew(request.flow)
+        if flow.stamp:
+            self.turns.renew(flow)
 
     def forget(self, flow: Flow) -> None:
         """Drops a flow that holds nothing worth keeping: on return it would be lifted to the clock anyway."""
-        if not flow.waiting and not flow.running and flow.tag <= self.turns.floor():
+        if not flow.running and not flow.waiting and flow.tag <= self.turns.floor():
             self.flows.pop(flow.tenant.spec.name, None)
 
-    def reweigh(self, flow: Flow, weight: float) -> None:
-        """Takes a new weight; the debt in cost units stays, so the distance of the tag from the clock is rescaled."""
-        new = max(1, round(weight * WEIGHT_STEPS))
+    def reweigh(self, flow: Flow) -> None:
+        """Takes its tenant's new weight; the debt in cost units stays, so the distance of the tag from the clock is rescaled."""
+        flow.spec = flow.tenant.spec
+        new = max(1, round(flow.spec.weight * WEIGHT_STEPS))
         clock = self.turns.clock.v
         if flow.waiting:
             self.waiting_weight += new - flow.weight

@@ -10,24 +10,18 @@ first, so the other engines go on serving.
 from collections.abc import Callable, Iterable
 
 from fairlane.core.protocols import Limit
-from fairlane.core.values import Engine, Request, State
+from fairlane.core.values import WAITING, Engine, Request
 
 
 class EngineState:
     """One engine as the scheduler sees it."""
-
-    __slots__ = ("leaving", "limit", "spec", "up")
 
     def __init__(self, spec: Engine, limit: Limit) -> None:
         self.spec = spec
         self.limit = limit
         self.up = False
         self.leaving = False  # no longer configured: runs down and is dropped
-
-    @property
-    def open(self) -> bool:
-        """Whether it may be given work."""
-        return self.up and not self.leaving
+        self.prefills_since = 0.0  # when it began with the first of the prompts that have no first token
 
 
 class Places:
@@ -36,6 +30,7 @@ class Places:
     def __init__(self, engines: Iterable[Engine], make_limit: Callable[[Engine], Limit]) -> None:
         self._make_limit = make_limit
         self.engines: dict[str, EngineState] = {}
+        self.open: list[EngineState] = []
         self.running = 0
         self.held: EngineState | None = None
         self.held_for: int | None = None  # rank
@@ -54,7 +49,7 @@ class Places:
                 self.engines[name] = EngineState(spec, self._make_limit(spec))
             self.engines[name].spec = spec
             self.engines[name].limit.reconfigure(spec)
-        self._note_context()
+        self._note_open()
 
     def report(self, engine: str, *, up: bool, spec: Engine | None) -> None:
         """An engine came or went, or told its size; one that is not known is none of ours."""
@@ -65,40 +60,34 @@ class Places:
         if spec is not None:
             state.spec = spec
             state.limit.reconfigure(spec)
-        self._note_context()
-        if state is self.held and not state.open:
+        self._note_open()
+        if state is self.held and not up:
             self.release_hold()
 
     @property
-    def any_open(self) -> bool:
-        """Whether any engine may be given work."""
-        return any(e.open for e in self.engines.values())
-
-    @property
-    def prefilling(self) -> int:
-        """Prompt tokens to be prefilled on the engine that has the least."""
-        return min((e.limit.prefilling for e in self.engines.values() if e.open), default=0)
+    def full(self) -> bool:
+        """Whether no engine has a slot for any request."""
+        for engine in self.open:  # noqa: SIM110 - a generator costs more
+            if engine.limit.running < engine.limit.slots:
+                return False
+        return True
 
     def choose(self, request: Request) -> EngineState | None:
         """The least loaded engine that the request fits and no hold keeps from it."""
-        best: EngineState | None = None
-        best_load = 0.0
-        for engine in self.engines.values():
-            if not engine.open or (engine is self.held and self.held_for != request.rank):
+        fitting = []
+        for engine in self.open:
+            if engine is self.held and self.held_for != request.rank:
                 continue
-            if not engine.limit.fits(request) or not self._suits(engine, request):
-                continue
-            load = engine.limit.load()
-            if best is None or load < best_load:
-                best, best_load = engine, load
-        return best
+            if engine.limit.fits(request) and (engine.spec.context is None or self._suits(engine, request)):
+                fitting.append(engine)
+        return fitting[0] if len(fitting) == 1 else min(fitting, key=_load, default=None)
 
     def take(self, request: Request, engine: EngineState) -> None:
         """The request runs there now; a hold of its class is fulfilled."""
         request.engine = engine
         engine.limit.take(request)
         self.running += 1
-        if self.held_for == request.rank:
+        if self.held is not None and self.held_for == request.rank:
             self.release_hold()
 
     def release(self, request: Request) -> None:
@@ -106,13 +95,14 @@ class Places:
         engine = request.engine
         engine.limit.release(request)
         self.running -= 1
-        self._drop_if_done(engine)
+        if engine.leaving:
+            self._drop_if_done(engine)
 
     def hold(self, request: Request) -> None:
         """Reserves the engine that is nearest to having room for the request."""
-        fitting = [e for e in self.engines.values() if e.open and self._suits(e, request)]
-        if fitting:
-            self.held = min(fitting, key=lambda e: e.limit.load())
+        engine = min((e for e in self.open if self._suits(e, request)), key=_load, default=None)
+        if engine is not None:
+            self.held = engine
             self.held_for = request.rank
             self._held_by = request
 
@@ -120,7 +110,7 @@ class Places:
         """Ends a hold whose request waits no more, or whose class has no head that the engine suits."""
         if self.held is None:
             return
-        waits = self._held_by is not None and self._held_by.state is State.WAITING
+        waits = self._held_by is not None and self._held_by.state is WAITING
         if not waits or not any(r.rank == self.held_for and self._suits(self.held, r) for r in heads):
             self.release_hold()
 
@@ -129,15 +119,20 @@ class Places:
         self.held = self.held_for = self._held_by = None
 
     def _suits(self, engine: EngineState, request: Request) -> bool:
-        context = engine.spec.context
-        return context is None or context >= min(request.max_tokens, self.context or request.max_tokens)
+        context, largest = engine.spec.context, self.context
+        return context is None or context >= request.max_tokens or (largest is not None and context >= largest)
 
-    def _note_context(self) -> None:
-        contexts = [e.spec.context for e in self.engines.values() if e.open]
+    def _note_open(self) -> None:
+        self.open = [e for e in self.engines.values() if e.up and not e.leaving]
+        contexts = [e.spec.context for e in self.open]
         self.context = None if None in contexts else max((c for c in contexts if c is not None), default=None)
 
     def _drop_if_done(self, engine: EngineState) -> None:
         if engine.leaving and engine.limit.running == 0:
             self.engines.pop(engine.spec.name, None)
-        if engine is self.held and not engine.open:
+        if engine is self.held and engine.leaving:
             self.release_hold()
+
+
+def _load(engine: EngineState) -> float:
+    return engine.limit.load()

@@ -6,16 +6,19 @@ empty.
 """
 
 from collections.abc import Callable
+from math import inf
 
 from fairlane.core import bounds
-from fairlane.core.deadlines import Deadlines
 from fairlane.core.flows import ClassQueue, Clock, Flow
 from fairlane.core.places import EngineState, Places
 from fairlane.core.protocols import Limit, Policy
 from fairlane.core.rate import FirstTokenTime, ServiceRate
 from fairlane.core.tenants import TenantState
-from fairlane.core.values import Decision, Engine, Outcome, PoolSpec, Request, Shed, Start, State
+from fairlane.core.values import ENDED, WAITING, Decision, Engine, Outcome, PoolSpec, Request, Shed, Start
+from fairlane.core.waiting import Waiting
 from fairlane.errors import Reason
+
+RETURNING = 0.7  # of refused work comes back
 
 
 class PoolScheduler:
@@ -24,26 +27,44 @@ class PoolScheduler:
     def __init__(self, spec: PoolSpec, policy: Policy, make_limit: Callable[[Engine], Limit], now: float) -> None:
         self.name = spec.name
         self.order = policy.classes
-        shared = Clock()
-        clocks = (shared if policy.tenants.shared_clock else Clock() for _ in spec.classes)
+        clocks = [Clock()] * len(spec.classes) if policy.tenants.shared_clock else [Clock() for _ in spec.classes]
         self.queues = [ClassQueue(c, policy.tenants, clock, now) for c, clock in zip(spec.classes, clocks, strict=True)]
         self.places = Places(spec.engines, make_limit)
         self.rate = ServiceRate(now)
         self.ttft = FirstTokenTime()
         self.queued = 0
-        self._busy = False  # something was left waiting that may start
-        self._entered = [False] * len(self.queues)
-        self.deadlines = Deadlines()
+        self.pending = False  # something was left waiting that might have started
+        self.deadlines = Waiting()
+
+    def start_at_once(self, request: Request, tenant: TenantState, now: float, out: list[Decision]) -> bool:
+        """Whether nothing is ahead of a newcomer and there is a place, so that no bound concerns it: then it starts.
+
+        All books are as if it had waited for the next dispatch, and if it is late that is where it is told.
+        """
+        queue, places = self.queues[request.rank], self.places
+        if self.pending or (self.queued and any(q.backlogged for q in self.queues)) or queue.full or tenant.full:
+            return False
+        engine = places.choose(request) if bounds.unserved(request, places) is None else None
+        if engine is None:
+            return False
+        if request.deadline <= now or self._is_late(request, now):
+            self.add(request, tenant)
+            return True
+        if not queue.entered:
+            self.order.enter(request.rank)
+        self.order.charge(request)
+        queue.start_at_once(request, queue.flow(tenant))
+        out.append(self._run(request, engine, now))
+        return True
 
     def admit(self, request: Request, tenant: TenantState, now: float, out: list[Decision]) -> Reason | None:
-        """Makes room for a newcomer and returns None, or returns why it is refused. Evictions for it go to `out`.
+        """Makes room for a newcomer and returns None, or returns why it may not wait. Evictions for it go to `out`.
 
         In a full class the newcomer is refused only if its tenant has the most waiting cost per weight; else the newest entry
         of the tenant that has gives way. So one tenant cannot fill a class.
         """
         queue = self.queues[request.rank]
-        reason = bounds.unserved(request, self.places)
-        if reason is not None or bounds.starts_at_once(request, tenant, self.queues, self.places):
+        if (reason := bounds.unserved(request, self.places)) is not None:
             return reason
         most = queue.spec.max_queued_cost
         if most is not None and request.cost > most:
@@ -51,11 +72,12 @@ class PoolScheduler:
         limit = tenant.spec.max_queued
         if limit is not None and tenant.queued >= limit:
             return Reason.TENANT_QUEUE_FULL
-        rate = self._class_rate(queue, now) if queue.queued else None
-        wait_s = bounds.cost_ahead(queue, queue.flow(tenant)) / rate if rate else 0.0
-        if bounds.waits_too_long(wait_s, self._ttft_s(request), queue):
-            return Reason.WAIT_TOO_LONG
-        victims = bounds.victims(queue, queue.flow(tenant), request)
+        flow = queue.flow(tenant)
+        if queue.cost > queue.spec.max_wait_s * (queue.rate.per_s(now) or 0.0):  # else it is short, whatever else the class counts on
+            rate = bounds.class_rate(queue, self.queues, self.rate, now)
+            if rate and bounds.cost_ahead(queue, flow) > queue.spec.max_wait_s * rate:
+                return Reason.WAIT_TOO_LONG
+        victims = bounds.victims(queue, flow, request)
         out += [self.evict(victim, Reason.DISPLACED, now) for victim in victims or ()]
         return Reason.QUEUE_FULL if victims is None else None
 
@@ -65,16 +87,18 @@ class PoolScheduler:
         queue.add(request, queue.flow(tenant))
         tenant.queued += 1
         self.queued += 1
-        self.deadlines.add(request, self.queued)
+        self.deadlines.add(request.deadline, request, self.queued)
 
     def remove(self, request: Request, now: float) -> None:
-        """Takes a waiting request out and returns all it was charged."""
+        """Takes a request out, if it waits, and returns all it was charged."""
+        if request.state is not WAITING:
+            return
         tenant = request.flow.tenant
+        request.state = ENDED
         self.queues[request.rank].remove(request)
         self.queued -= 1
         tenant.queued -= 1
         tenant.settle(request, 0, now)
-        request.state = State.ENDED
 
     def evict(self, request: Request, reason: Reason, now: float) -> Shed:
         """Takes a waiting request out and tells its client."""
@@ -83,29 +107,33 @@ class PoolScheduler:
         return self.shed(request, flow, reason, now)
 
     def shed(self, request: Request, flow: Flow, reason: Reason, now: float) -> Shed:
-        """A refusal with the time after which coming back makes sense."""
+        """A refusal whose Retry-After comes from the work ahead and the class's rate; the random part is outside its bounds.
+
+        Work that was refused lately and will come back counts as ahead (the shadow backlog), so that returning clients are
+        spread over the time in which they can be served.
+        """
         queue = self.queues[request.rank]
         ahead = bounds.cost_ahead(queue, flow)
         queue.forget(flow)
-        return bounds.shed(request, queue, reason, ahead=ahead, rate=self._class_rate(queue, now), now=now)
+        spec, rate = queue.spec, bounds.class_rate(queue, self.queues, self.rate, now)
+        wait = 0.0 if rate is None else inf  # at rate 0
+        if rate:
+            wait = (ahead + queue.shadow.add(RETURNING * request.cost, rate, now)) / rate
+        base = min(max(wait, spec.retry_after_min_s), spec.retry_after_max_s)
+        return Shed(request, reason, base, max(2.0, base / 2))
 
     def dispatch(self, now: float, out: list[Decision]) -> None:
-        """Starts whatever may start, in order, and brings the busy clocks up to date."""
-        if not self.queued and not self._busy:
-            return
-        while (heads := self._heads(now, out)) and (started := self._start_first(heads, now)):
+        """Evicts what has waited as long as it may, starts what may start, in order, and brings the busy clocks up to date."""
+        late = Reason.WAIT_EXPIRED if self.places.open else Reason.NO_ENGINE
+        while self.queued and (first := self.deadlines.first()).deadline <= now:
+            out.append(self.evict(first, late, now))
+        while (heads := self._heads(now, out)) and (started := self._start_first(heads, now)) is not None:
             out.append(started)
-        served = self.places.any_open
-        for queue, entered in zip(self.queues, self._entered, strict=True):
-            queue.rate.set_backlogged(served and entered, now)
-        self._busy = any(self._entered)
-        self.rate.set_backlogged(served and self._busy, now)
-
-    def expire(self, now: float, out: list[Decision]) -> None:
-        """Evicts what has waited as long as it may."""
-        reason = Reason.WAIT_EXPIRED if self.places.any_open else Reason.NO_ENGINE
-        while (late := self.deadlines.pop(now)) is not None:
-            out.append(self.evict(late, reason, now))
+        served = bool(self.places.open)
+        for queue in self.queues:
+            queue.rate.set_backlogged(served and queue.entered, now)
+        self.pending = bool(heads)
+        self.rate.set_backlogged(served and self.pending, now)
 
     def settle(self, request: Request, cost: int, outcome: Outcome, now: float) -> None:
         """Frees the request's place and corrects every book to its true cost."""
@@ -113,19 +141,20 @@ class PoolScheduler:
         if outcome is Outcome.FAILED:
             self.rate.failed(now)
             queue.rate.failed(now)
-        else:
+        elif self.rate.busy_s(now) > request.busy_at_start:  # else nothing waited while it ran
             run_s = now - request.started_at
             self.rate.served(cost, request.busy_at_start, run_s, now)
             queue.rate.served(cost, request.class_busy_at_start, run_s, now)
         self._stop(request, cost)
-        request.state = State.ENDED
+        request.state = ENDED
 
     def progress(self, request: Request, produced: int, extra_cost: int, now: float) -> None:
         """A running request has produced output, `extra_cost` of it beyond what it was charged."""
         request.engine.limit.progress(request, produced)
         if request.first_token_at is None:
             request.first_token_at = now
-            self.ttft.observe(request.prefill_ahead, now - request.started_at)
+            self.ttft.observe(request.prefill_ahead, now - request.prefills_since)
+            request.engine.prefills_since = now
         if extra_cost:
             self.order.correct(request, extra_cost)
             self.queues[request.rank].recharge(request, extra_cost)
@@ -133,8 +162,7 @@ class PoolScheduler:
 
     def requeue(self, request: Request) -> None:
         """Undoes a start that never reached an engine: the request waits again in its old place."""
-        tenant = request.flow.tenant
-        cost = request.cost
+        tenant, cost = request.flow.tenant, request.cost
         self._stop(request, 0)
         request.cost = cost
         self.add(request, tenant)
@@ -146,75 +174,69 @@ class PoolScheduler:
         self.places.release(request)
         request.cost = cost
 
-    @property
-    def _promotes(self) -> bool:
-        return any(q.spec.promote_after_s is not None for q in self.queues)
-
     def _heads(self, now: float, out: list[Decision]) -> list[Request]:
         heads: list[Request] = []
-        if not self.queued:
-            self._entered = [False] * len(self.queues)
-            self.places.review_hold(heads)
-            return heads
-        for rank, queue in enumerate(self.queues):
-            if queue.spec.ttft_slo_s is not None:
-                self._shed_late(queue, now, out)
-            backlogged = queue.backlogged
-            if backlogged:
-                if not self._entered[rank]:
-                    self.order.enter(rank)
-                heads.append(queue.head())
-            self._entered[rank] = backlogged
+        promoted: list[int] = []
+        for queue in self.queues:
+            head, spec = queue.head(), queue.spec
+            while head is not None and self._is_late(head, now):
+                out.append(self.evict(head, Reason.DEADLINE_MISSED, now))
+                head = queue.head()
+            if head is not None:
+                if not queue.entered:
+                    self.order.enter(spec.rank)
+                heads.append(head)
+                if spec.promote_after_s is not None and now - head.arrived_at >= spec.promote_after_s:
+                    promoted.append(spec.rank)
+            queue.entered = head is not None
         self.places.review_hold(heads)
-        if self._promotes:
-            heads.sort(key=lambda r: (r.rank - self._promoted(r, now), r.arrived_at))
+        if promoted:
+            heads.sort(key=lambda r: (r.rank - (r.rank in promoted), r.arrived_at))
         return heads
 
-    def _promoted(self, request: Request, now: float) -> bool:
-        after = self.queues[request.rank].spec.promote_after_s
-        return after is not None and now - request.arrived_at >= after
-
-    def _shed_late(self, queue: ClassQueue, now: float, out: list[Decision]) -> None:
-        """Evicts heads whose first token would come after their deadline, before any engine works for them."""
-        while queue.backlogged:
-            head = queue.head()
-            if not bounds.waits_too_long(now - head.arrived_at, self._ttft_s(head), queue):
-                return
-            out.append(self.evict(head, Reason.DEADLINE_MISSED, now))
-
-    def _class_rate(self, queue: ClassQueue, now: float) -> float | None:
-        return bounds.class_rate(queue, self.queues, self.rate, now)
-
-    def _ttft_s(self, request: Request) -> float:
-        return self.ttft.seconds(self.places.prefilling + request.prompt_tokens)
+    def _is_late(self, request: Request, now: float) -> bool:
+        """Whether its first token would come too late if it started now, so that no engine should work for it."""
+        due = request.due
+        if due is None:
+            return False
+        engines = self.places.open
+        engine = engines[0] if len(engines) == 1 else min(engines, key=lambda e: e.limit.prefilling, default=None)
+        if engine is not None and engine.limit.prefilling:
+            ahead_s = self.ttft.seconds(engine.limit.prefilling + request.prompt_tokens)
+            if engine.prefills_since + ahead_s > due:
+                return True
+        return now + self.ttft.seconds(request.prompt_tokens) > due
 
     def _start_first(self, heads: list[Request], now: float) -> Start | None:
+        if self.places.full:
+            return None
         skipped: list[Request] = []
         for head in self.order.order(heads):
             engine = self.places.choose(head)
             if engine is not None:
-                self._start(head, engine, now)
+                self.order.charge(head)
+                self.queues[head.rank].start(head)
+                self.queued -= 1
+                head.flow.tenant.queued -= 1
+                started = self._run(head, engine, now)
                 for other in skipped:
                     self._note_bypass(other, head.cost, now)
-                return Start(head, engine.spec.name)
+                return started
             skipped.append(head)
         return None
 
-    def _start(self, request: Request, engine: EngineState, now: float) -> None:
-        queue = self.queues[request.rank]
-        tenant = request.flow.tenant
-        self.order.charge(request)
-        queue.start(request)
+    def _run(self, request: Request, engine: EngineState, now: float) -> Start:
+        if not engine.limit.prefilling:
+            engine.prefills_since = now
+        request.prefills_since = engine.prefills_since
         request.prefill_ahead = engine.limit.prefilling + request.prompt_tokens
         self.places.take(request, engine)
-        self.queued -= 1
-        tenant.queued -= 1
-        tenant.enter()
+        request.flow.tenant.enter()
         request.in_tenant = True
-        request.state = State.RUNNING
         request.started_at = now
         request.busy_at_start = self.rate.busy_s(now)
-        request.class_busy_at_start = queue.rate.busy_s(now)
+        request.class_busy_at_start = self.queues[request.rank].rate.busy_s(now)
+        return Start(request, engine.spec.name)
 
     def _note_bypass(self, head: Request, cost: int, now: float) -> None:
         head.bypassed += cost

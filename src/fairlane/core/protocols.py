@@ -64,6 +64,7 @@ class Policy:
 class Limit(Protocol):
     """What one engine may run. `take` and `release` come in pairs for each request that runs there."""
 
+    slots: int  # most that may run at once
     running: int
     prefilling: int  # prompt tokens of streamed requests without a first token
 

@@ -11,17 +11,15 @@ MIN_COMPLETIONS = 20  # below, no rate is known
 HALF_LIFE = 100.0  # finished requests
 _FADE = 0.5 ** (1.0 / HALF_LIFE)
 TTFT_FADE = 0.98  # of older observations, at each new one
-TTFT_STEP = 0.05  # of ln γ
+TTFT_UP, TTFT_DOWN = exp(0.05), exp(-0.05)  # steps of γ
 SAMPLES_MIN = 10  # observations below which nothing is said
 
 
 class ServiceRate:
     """Cost per second while backlogged, of a pool or of one class of it."""
 
-    __slots__ = ("_backlogged", "_busy_s", "_cost", "_counted_s", "_seconds", "_since", "completions")
-
     def __init__(self, now: float) -> None:
-        self._backlogged = False
+        self.backlogged = False  # the busy clock runs
         self._since = now
         self._busy_s = 0.0  # the busy clock at `_since`
         self._counted_s = 0.0  # the busy clock when last something finished
@@ -31,14 +29,14 @@ class ServiceRate:
 
     def set_backlogged(self, backlogged: bool, now: float) -> None:  # noqa: FBT001 - it is the state itself
         """Starts or stops the busy clock."""
-        if backlogged != self._backlogged:
+        if backlogged != self.backlogged:
             self._busy_s = self.busy_s(now)
             self._since = now
-            self._backlogged = backlogged
+            self.backlogged = backlogged
 
     def busy_s(self, now: float) -> float:
         """The busy clock: seconds with a backlog until now."""
-        return self._busy_s + (now - self._since if self._backlogged else 0.0)
+        return self._busy_s + (now - self._since if self.backlogged else 0.0)
 
     def served(self, cost: int, busy_at_start: float, run_s: float, now: float) -> None:
         """Counts a finished request that ran `run_s` seconds and began at the reading `busy_at_start`."""
@@ -66,8 +64,6 @@ class ServiceRate:
 class Shadow:
     """Cost that was refused and is expected back; it is worked off at the rate at which its class is served."""
 
-    __slots__ = ("_at", "_cost")
-
     def __init__(self, now: float) -> None:
         self._cost = 0.0
         self._at = now
@@ -84,35 +80,34 @@ class FirstTokenTime:
     """When a request that starts now will have its first token, learned from those that started before. For one pool.
 
     An engine prefills prompts one after another, so the time grows with the prompt tokens that are ahead, the request's own
-    included. A line through (tokens, seconds) is fitted with fading weights; a factor γ on top moves by a fixed step towards
-    the median of actual over fitted time. Without that, requests are shed that would have been in time.
+    included, and it runs from the moment the engine began with the first of them: what is prefilled since then is done. A
+    line through (tokens, seconds) is fitted with fading weights; a factor γ on top moves by a fixed step towards the median
+    of actual over fitted time. Without that, requests are shed that would have been in time.
     """
-
-    __slots__ = ("_gamma", "_n", "_samples", "_x", "_xx", "_xy", "_y")
 
     def __init__(self) -> None:
         self._n = self._x = self._y = self._xx = self._xy = 0.0
         self._samples = 0
         self._gamma = 1.0
+        self._mean_tokens = self._mean_s = self._slope = 0.0
 
     def seconds(self, tokens: int) -> float:
         """The median estimate; 0.0 as long as too little was seen."""
-        return self._gamma * self._line(tokens) if self._samples >= SAMPLES_MIN else 0.0
+        if self._samples < SAMPLES_MIN:
+            return 0.0
+        return self._gamma * max(0.0, self._mean_s + self._slope * (tokens - self._mean_tokens))
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A request had its first token after so many seconds, with so many prompt tokens until then."""
         if self._samples >= SAMPLES_MIN:
-            self._gamma *= exp(TTFT_STEP if seconds > self.seconds(tokens) else -TTFT_STEP)
+            self._gamma *= TTFT_UP if seconds > self.seconds(tokens) else TTFT_DOWN
             self._gamma = min(max(self._gamma, 0.1), 10.0)
         self._samples += 1
-        self._n = self._n * TTFT_FADE + 1.0
+        self._n = n = self._n * TTFT_FADE + 1.0
         self._x = self._x * TTFT_FADE + tokens
         self._y = self._y * TTFT_FADE + seconds
         self._xx = self._xx * TTFT_FADE + tokens * tokens
         self._xy = self._xy * TTFT_FADE + tokens * seconds
-
-    def _line(self, tokens: int) -> float:
-        mean_x, mean_y = self._x / self._n, self._y / self._n
-        spread = self._xx / self._n - mean_x * mean_x
-        slope = max(0.0, (self._xy / self._n - mean_x * mean_y) / spread) if spread > 0.0 else 0.0
-        return max(0.0, mean_y + slope * (tokens - mean_x))
+        self._mean_tokens, self._mean_s = mean_x, mean_y = self._x / n, self._y / n
+        spread = self._xx / n - mean_x * mean_x
+        self._slope = max(0.0, (self._xy / n - mean_x * mean_y) / spread) if spread > 0.0 else 0.0

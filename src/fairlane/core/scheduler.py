@@ -6,12 +6,13 @@ free) and `depart` (the client's last byte: the tenant may run another).
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 
 from fairlane.core import bounds
 from fairlane.core.pool import PoolScheduler
 from fairlane.core.protocols import Limit, Policy
 from fairlane.core.tenants import TenantState
-from fairlane.core.values import CostWeights, Decision, Engine, Outcome, PoolSpec, PriorityClass, Request, Shed, State, Tenant, Usage
+from fairlane.core.values import ENDED, RUNNING, CostWeights, Decision, Engine, Outcome, PoolSpec, PriorityClass, Request, Shed, Usage
 from fairlane.errors import RULES, Reason
 
 CHARGE_STEP = 64  # output tokens
@@ -37,43 +38,52 @@ class Scheduler:
         self._decided: list[Decision] = []
 
     def submit(self, request: Request, now: float) -> None:
-        """Takes a new request: charges its tenant's buckets and puts it into the backlog, or sheds it."""
-        request.cost = max(1, self.weights.cost(Usage(request.prompt_tokens, request.output_tokens)))
-        pool = self.pools[request.pool]
-        tenant = self._tenant(request.tenant, now)
-        shed = self._refusal(request, pool, tenant, now)
-        if shed is not None:
-            request.state = State.ENDED
-            self._decided.append(shed)
-            return
+        """Takes a new request: charges its tenant's buckets and starts it or puts it into the backlog, or sheds it."""
+        weights, pool, tenant = self.weights, self.pools[request.pool], self.tenants.get(request.tenant.name)
+        if tenant is None:
+            tenant = self.tenants[request.tenant.name] = TenantState(request.tenant, now)
+        elif tenant.spec is not request.tenant:
+            tenant.reconfigure(request.tenant, now)
+        request.cost = weights.input * request.prompt_tokens + weights.output * request.output_tokens or 1
+        if request.upper_tokens < request.output_tokens:  # noqa: PLR1730 - max() is slow
+            request.upper_tokens = request.output_tokens
         spec = pool.queues[request.rank].spec
-        request.deadline = request.arrived_at + min(spec.max_wait_s, spec.ttft_slo_s or spec.max_wait_s)
-        tenant.charge(request, now)
-        pool.add(request, tenant)
+        slo_s, wait_s = spec.ttft_slo_s, spec.max_wait_s
+        request.due = None if slo_s is None else request.arrived_at + slo_s
+        request.deadline = request.arrived_at + (wait_s if slo_s is None or slo_s > wait_s else slo_s)
+        shed = tenant.refusal(request, now)
+        if shed is None and not pool.start_at_once(request, tenant, now, self._decided):
+            shed = self._refusal(request, pool, tenant, now)
+            if shed is None:
+                pool.add(request, tenant)
+        if shed is None:
+            tenant.charge(request, now)
+        else:
+            request.state = ENDED
+            self._decided.append(shed)
 
     def cancel(self, request: Request, now: float) -> None:
         """The client of a waiting request left: it is never sent, and what it was charged is returned."""
-        if request.state is State.WAITING:
-            self.pools[request.pool].remove(request, now)
+        self.pools[request.pool].remove(request, now)
 
     def progress(self, request: Request, produced: int, now: float) -> None:
         """A started request has produced so many output tokens so far; the first call tells that its prompt is prefilled.
 
         What goes beyond the prediction is charged as it goes, in steps.
         """
-        if request.state is not State.RUNNING or produced < 1:
+        if request.state is not RUNNING or produced < 1:
             return
-        beyond = (produced - request.output_tokens) // CHARGE_STEP * CHARGE_STEP
-        extra = self.weights.output * max(0, beyond - request.charged_beyond)
-        request.charged_beyond = max(request.charged_beyond, beyond)
-        self.pools[request.pool].progress(request, produced, extra, now)
+        extra = (produced - request.output_tokens) // CHARGE_STEP * CHARGE_STEP - request.charged_beyond
+        if extra > 0:
+            request.charged_beyond += extra
+        self.pools[request.pool].progress(request, produced, self.weights.output * extra if extra > 0 else 0, now)
 
     def settle(self, request: Request, usage: Usage | None, outcome: Outcome, now: float) -> None:
         """A started request is done at its engine. `usage` is what it consumed there (None: nothing). Idempotent."""
-        if request.state is not State.RUNNING:
+        if request.state is not RUNNING:
             return
-        cost = self.weights.cost(usage) if usage else 0
-        self.tenants[request.tenant.name].settle(request, usage.tokens if usage else 0, now)
+        tokens, cost = (usage.tokens, self.weights.cost(usage)) if usage is not None else (0, 0)
+        request.flow.tenant.settle(request, tokens, now)
         self.pools[request.pool].settle(request, cost, outcome, now)
 
     def depart(self, request: Request) -> bool:
@@ -81,11 +91,11 @@ class Scheduler:
         if not request.in_tenant:
             return False
         request.in_tenant = False
-        return self.tenants[request.tenant.name].leave()
+        return request.flow.tenant.leave()
 
     def requeue(self, request: Request) -> None:
         """A started request never reached its engine: it waits again in its old place, charges undone."""
-        if request.state is State.RUNNING:
+        if request.state is RUNNING:
             self.depart(request)
             self.pools[request.pool].requeue(request)
 
@@ -104,44 +114,38 @@ class Scheduler:
         """Sheds everything that waits; what runs goes on."""
         for pool in self.pools.values():
             for queue in pool.queues:
-                for request in [r for f in queue.waiting_flows() for r in f.waiting.values()]:
+                for request in [r for f in queue.waiting_flows for r in f.waiting.values()]:
                     self._decided.append(pool.evict(request, reason, now))
 
     def poll(self, now: float) -> Sequence[Decision]:
         """The decisions that follow from all that was fed; each is returned once."""
         out, self._decided = self._decided, []
-        for pool in self.pools.values():
-            pool.expire(now, out)
-            pool.dispatch(now, out)
+        decided = -1.0
+        while len(out) > decided:
+            decided = len(out) if len(self.pools) > 1 else inf  # a start that fills its tenant changes the pools before, too
+            for pool in self.pools.values():
+                if pool.queued or pool.pending:
+                    pool.dispatch(now, out)
         return out
 
     def wake_at(self) -> float | None:
         """When `poll` has something to do even if nothing is fed, or None."""
-        return min((d for p in self.pools.values() if (d := p.deadlines.next()) is not None), default=None)
+        wake: float | None = None
+        for pool in self.pools.values():
+            if pool.queued:
+                deadline = pool.deadlines.first().deadline
+                if wake is None or deadline < wake:
+                    wake = deadline
+        return wake
 
     @property
     def queued(self) -> int:
         """Requests waiting in all pools."""
         return sum(p.queued for p in self.pools.values())
 
-    def _tenant(self, spec: Tenant, now: float) -> TenantState:
-        state = self.tenants.get(spec.name)
-        if state is None:
-            state = self.tenants[spec.name] = TenantState(spec, now)
-        elif state.spec is not spec:
-            state.reconfigure(spec, now)
-        return state
-
     def _refusal(self, request: Request, pool: PoolScheduler, tenant: TenantState, now: float) -> Shed | None:
-        own = tenant.refusal(request, now)
-        if own is not None:
-            reason, bucket, wait = own
-            if bucket is None:
-                return Shed(request, reason)
-            window = bucket.rate.burst / bucket.rate.per_s
-            return Shed(request, reason, wait, max(0.0, min(wait / 2, window - wait)))
         refused = pool.admit(request, tenant, now, self._decided)
-        if refused is None and self.queued >= self._max_queued and not bounds.starts_at_once(request, tenant, pool.queues, pool.places):
+        if refused is None and self.queued >= self._max_queued:
             refused = self._displace_lower(request, now)
         if refused is None:
             return None

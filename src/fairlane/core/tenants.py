@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.core.buckets import TokenBucket
-from fairlane.core.values import BucketRate, Request, Tenant
+from fairlane.core.values import BucketRate, Request, Shed, Tenant
 from fairlane.errors import Reason
 
 if TYPE_CHECKING:
     from fairlane.core.flows import Flow
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
+class Allowance(NamedTuple):
     """What is left of a rate limit: what the `x-ratelimit-*` headers report."""
 
     limit: int
@@ -38,41 +36,40 @@ class TenantState:
     @property
     def full(self) -> bool:
         """Whether as many of its requests run as may."""
-        return self.spec.max_running is not None and self.running >= self.spec.max_running
+        most = self.spec.max_running
+        return most is not None and self.running >= most
 
-    def refusal(self, request: Request, now: float) -> tuple[Reason, TokenBucket | None, float] | None:
-        """Why its own limits refuse the request, with the bucket and the seconds until that bucket would let it pass."""
-        worst: tuple[Reason, TokenBucket | None, float] | None = None
-        for bucket, amount, reason in (
-            (self.requests, 1, Reason.RATE_LIMIT_REQUESTS),
-            (self.tokens, request.limit_tokens, Reason.RATE_LIMIT_TOKENS),
-        ):
+    def refusal(self, request: Request, now: float) -> Shed | None:
+        """Why its own limits refuse the request, with the time until the bucket that is behind most would let it pass."""
+        requests, tokens = self.requests, self.tokens
+        if (requests is None or requests.level(now) >= 1) and (tokens is None or tokens.level(now) >= request.limit_tokens):
+            return None
+        worst_s, worst = 0.0, None
+        limits = (requests, 1, Reason.RATE_LIMIT_REQUESTS), (tokens, request.limit_tokens, Reason.RATE_LIMIT_TOKENS)
+        for bucket, amount, reason in limits:
             if bucket is None:
                 continue
-            if amount > bucket.rate.burst:
-                return Reason.REQUEST_OVER_LIMIT, None, 0.0
-            short = bucket.shortfall_s(amount, now)
-            if short > 0.0 and (worst is None or short > worst[2]):
-                worst = reason, bucket, short
+            rate = bucket.rate
+            if amount > rate.burst:
+                return Shed(request, Reason.REQUEST_OVER_LIMIT)
+            short_s = (amount - bucket.level(now)) / rate.per_s
+            if short_s > worst_s:  # the random part stays inside the time in which the bucket fills
+                worst_s, worst = short_s, Shed(request, reason, short_s, max(0.0, min(short_s / 2, rate.burst / rate.per_s - short_s)))
         return worst
 
     def charge(self, request: Request, now: float) -> None:
         """Debits both buckets with the prediction."""
-        if self.requests:
+        if self.requests is not None:
             self.requests.take(1, now)
-        if self.tokens:
+        if self.tokens is not None:
             self.tokens.take(request.limit_tokens, now)
 
     def settle(self, request: Request, tokens: int, now: float) -> None:
         """Corrects the debit to the tokens really used; with none used, the request is returned too."""
-        if self.requests and tokens == 0:
+        if tokens == 0 and self.requests is not None:
             self.requests.give(1, now)
-        if self.tokens:
-            unused = request.limit_tokens - tokens
-            if unused >= 0:
-                self.tokens.give(unused, now)
-            else:
-                self.tokens.take(-unused, now)
+        if self.tokens is not None:
+            self.tokens.give(request.limit_tokens - tokens, now)
 
     def allowances(self, now: float) -> tuple[Allowance | None, Allowance | None]:
         """What is left of its requests and of its tokens; None where there is no limit."""
@@ -104,17 +101,15 @@ class TenantState:
         self.tokens = _renewed(self.tokens, spec.tokens, now)
         self.spec = spec
         for flow in self.flows:
-            flow.queue.reweigh(flow, spec.weight)
+            flow.queue.reweigh(flow)
             if self.full:
                 flow.queue.turns.leave(flow)
         self.release()
 
 
 def _renewed(bucket: TokenBucket | None, rate: BucketRate | None, now: float) -> TokenBucket | None:
-    if rate is None:
-        return None
-    if bucket is None:
-        return TokenBucket(rate, now)
+    if rate is None or bucket is None:
+        return TokenBucket(rate, now) if rate is not None else None
     bucket.reconfigure(rate, now)
     return bucket
 
@@ -122,4 +117,5 @@ def _renewed(bucket: TokenBucket | None, rate: BucketRate | None, now: float) ->
 def _allowance(bucket: TokenBucket | None, now: float) -> Allowance | None:
     if bucket is None:
         return None
-    return Allowance(int(bucket.rate.burst), max(0, int(bucket.level(now))), bucket.full_in_s(now))
+    rate, level = bucket.rate, bucket.level(now)
+    return Allowance(int(rate.burst), int(level) if level > 0.0 else 0, (rate.burst - level) / rate.per_s)

@@ -83,20 +83,7 @@ class PoolSpec:
     policy: str = "gmp"
 
 
-@dataclass(frozen=True, slots=True)
-class CostWeights:
-    """Cost units per prompt token that is not cached and per output token: the currency of tags, shares and bounds."""
-
-    input: int = 1
-    output: int = 4
-
-    def cost(self, usage: Usage) -> int:
-        """`w_in·(n_in − n_cached) + w_out·n_out`, never below zero."""
-        return max(0, self.input * (usage.prompt_tokens - usage.cached_tokens)) + self.output * usage.output_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What a request really used, in tokens; `cached_tokens` are prompt tokens found in the engine's prefix cache."""
 
     prompt_tokens: int
@@ -109,6 +96,19 @@ class Usage:
         return self.prompt_tokens + self.output_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class CostWeights:
+    """Cost units per prompt token that is not cached and per output token: the currency of tags, shares and bounds."""
+
+    input: int = 1
+    output: int = 4
+
+    def cost(self, usage: Usage) -> int:
+        """`w_in·(n_in − n_cached) + w_out·n_out`, never below zero."""
+        prompt, output, cached = usage
+        return max(0, self.input * (prompt - cached)) + self.output * output
+
+
 class State(StrEnum):
     """Where a request is on its one way through the scheduler."""
 
@@ -118,9 +118,12 @@ class State(StrEnum):
     ENDED = "ended"
 
 
+NEW, WAITING, RUNNING, ENDED = State  # members of an Enum are slow to look up
+
+
 @dataclass(slots=True, eq=False)
 class Request:
-    """One request from its arrival to its end. The first block is given, the second belongs to the scheduler."""
+    """One request from its arrival to its end. The first block is given, the rest belongs to the scheduler."""
 
     id: int  # unique, growing with arrival
     tenant: Tenant
@@ -133,31 +136,33 @@ class Request:
     longest_prompt: int  # estimated, of its longest sequence where it has several
     max_tokens: int  # of that sequence, its own cap included: what an engine's context must hold
     arrived_at: float
-    upper_tokens: int = 0  # output that is rarely exceeded: what KV is reserved for; at least the mean
+    upper_tokens: int = 0  # output that is rarely exceeded: what KV is reserved for; `submit` raises it to the mean
     streams: bool = True  # its progress is seen, from the first token on
 
-    state: State = State.NEW
-    cost: int = 0  # charged at dispatch, corrected by `settle`
-    deadline: float = 0.0  # latest start
-    key: float = 0.0  # static order inside its tenant
-    owed: bool = False  # whether its class was behind its guarantee when it started
-    moment: int = 0  # when it started, in the policy's count
-    class_charge: int = 0  # what its class's tag was moved by
-    flow_charge: int = 0  # what its tenant's tag was moved by
-    prefill_ahead: int = 0  # prompt tokens until its first token, its own included
-    first_token_at: float | None = None
+    state: State = NEW
     charged_beyond: int = 0  # output tokens beyond the prediction that were charged as they came
     bypassed: int = 0  # cost of what started while this head did not fit
-    started_at: float = 0.0
-    busy_at_start: float = 0.0  # readings of the pool's and the class's busy clocks
-    class_busy_at_start: float = 0.0
+    first_token_at: float | None = None
     in_tenant: bool = False  # counted in its tenant's running requests
-    flow: Flow = field(default=None, repr=False)  # type: ignore[assignment]
-    engine: EngineState = field(default=None, repr=False)  # type: ignore[assignment]
 
-    def __post_init__(self) -> None:
-        """An upper bound below the mean is none."""
-        self.upper_tokens = max(self.upper_tokens, self.output_tokens)
+    cost: int = field(init=False, repr=False)  # charged at dispatch, corrected by `settle`
+    deadline: float = field(init=False, repr=False)  # latest start
+    due: float | None = field(init=False, repr=False)  # latest first token
+    flow: Flow = field(init=False, repr=False)
+    key: float = field(init=False, repr=False)  # static order inside its tenant
+    engine: EngineState = field(init=False, repr=False)
+    started_at: float = field(init=False, repr=False)
+    busy_at_start: float = field(init=False, repr=False)  # readings of the pool's and the class's busy clocks
+    class_busy_at_start: float = field(init=False, repr=False)
+    prefill_ahead: int = field(init=False, repr=False)  # prompt tokens until its first token, its own included
+    prefills_since: float = field(init=False, repr=False)  # when its engine began with the first of them
+    owed: bool = field(init=False, repr=False)  # whether its class was behind its guarantee when it started
+    moment: int = field(init=False, repr=False)  # when it started, in the policy's count
+    class_charge: int = field(init=False, repr=False)  # what its class's tag was moved by
+    flow_charge: int = field(init=False, repr=False)  # what its tenant's tag was moved by
+    held_tokens: int = field(init=False, repr=False)  # for its engine's limit: what it holds now,
+    coming_tokens: int = field(init=False, repr=False)  # is predicted to hold besides before its end,
+    prefilling: int = field(init=False, repr=False)  # and has not been seen to be prefilled
 
 
 class Outcome(StrEnum):

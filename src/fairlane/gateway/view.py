@@ -94,4 +94,4 @@ class View:
 
 
 def _oldest_wait_s(queue: ClassQueue, now: float) -> float:
-    return max((now - next(iter(flow.waiting.values())).arrived_at for flow in queue.waiting_flows()), default=0.0)
+    return max((now - next(iter(flow.waiting.values())).arrived_at for flow in queue.waiting_flows), default=0.0)

@@ -1,3 +1,4 @@
+# ruff: noqa: FURB136, PLR1730 - min() and max() cost more than all the rest of these methods
 """Guaranteed minimum, priority for the rest.
 
 A total V counts all dispatched cost. A class c with minimum share m_c has a tag T_c, the total up to which its guarantee
@@ -45,8 +46,9 @@ class GuaranteedMinimum:
         """Lifts the class's tag to V."""
         self._moment += 1
         self._lifted[rank] = self._moment
-        self._edge[rank] = self.total * self._share[rank]
-        self._tag[rank] = max(self._tag[rank], self._edge[rank])
+        self._edge[rank] = edge = self.total * self._share[rank]
+        if self._tag[rank] < edge:
+            self._tag[rank] = edge
 
     def is_owed(self, rank: int) -> bool:
         """Whether the class's tag is behind V."""
@@ -54,20 +56,26 @@ class GuaranteedMinimum:
 
     def order(self, heads: Sequence[Request]) -> Sequence[Request]:
         """Owed classes by earliest virtual finish, then the others by rank."""
-        owed = [r for r in heads if self.is_owed(r.rank)]
-        if not owed:
-            return heads
-        owed.sort(key=lambda r: (self._tag[r.rank] + r.cost * BASIS_POINTS) / self._share[r.rank])
-        return owed + [r for r in heads if not self.is_owed(r.rank)]
+        tags, shares, total = self._tag, self._share, self.total
+        owed: list[Request] = []
+        rest: list[Request] = []
+        for head in heads:
+            (owed if tags[head.rank] < total * shares[head.rank] else rest).append(head)
+        if len(owed) > 1:
+            owed.sort(key=lambda r: (tags[r.rank] + r.cost * BASIS_POINTS) / shares[r.rank])
+        return owed + rest
 
     def charge(self, request: Request) -> None:
         """Moves V by the cost, and the class's tag as the module's text says."""
         rank, cost = request.rank, request.cost * BASIS_POINTS
         at_total = self.total * self._share[rank]
         before = self._tag[rank]
-        request.owed = before < at_total
-        self._tag[rank] = before + cost if request.owed else max(before, at_total + cost)
-        request.class_charge = self._tag[rank] - before
+        request.owed = owed = before < at_total
+        after = (before if owed else at_total) + cost
+        if after < before:
+            after = before
+        self._tag[rank] = after
+        request.class_charge = after - before
         self._moment += 1
         request.moment = self._moment
         self.total += request.cost
@@ -75,16 +83,19 @@ class GuaranteedMinimum:
     def correct(self, request: Request, delta: int) -> None:
         """Moves V by the difference, and the tag as far as the request had moved it; not below the tag's last lift."""
         self.total += delta
-        rank = request.rank
+        rank, moment, tags, edges = request.rank, request.moment, self._tag, self._edge
         moved = delta * BASIS_POINTS
         if not request.owed:  # the rest never paid in full: only what it paid is returned
-            moved = max(min(moved, 0), -request.class_charge)
-        request.class_charge += moved
-        self._tag[rank] = max(self._tag[rank] + moved, self._edge[rank])
+            moved = 0 if moved > 0 else max(moved, -request.class_charge)
+        if moved:
+            request.class_charge += moved
+            tag = tags[rank] + moved
+            tags[rank] = tag if tag > edges[rank] else edges[rank]
         for other, lifted in enumerate(self._lifted):
-            if lifted > request.moment:
-                self._tag[other] += delta * self._share[other]
-                self._edge[other] += delta * self._share[other]
+            if lifted > moment:
+                shift = delta * self._share[other]
+                tags[other] += shift
+                edges[other] += shift
 
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """Keeps U − V·m, the debt or claim in cost units, so T becomes V + (T − V)·m_old/m_new."""
@@ -93,3 +104,6 @@ class GuaranteedMinimum:
             self._tag[c.rank] += shift
             self._edge[c.rank] += shift
             self._share[c.rank] = c.min_share
+            if c.min_share == 0:  # what is guaranteed nothing is owed nothing
+                self._tag[c.rank] = max(self._tag[c.rank], 0)
+                self._edge[c.rank] = max(self._edge[c.rank], 0)

@@ -4,7 +4,8 @@ KV. Requests that run hold tokens now, will hold more until they end, and then g
 tokens held and rem_i predicted to come, sorted by rem falling, the most that they will ever hold together is
 `max_i(Σ_{j≤i} a_j + i·rem_i)`: when request i ends, those behind it have ended and those before it have grown by rem_i. A
 request fits if that peak with it is within κ of the capacity; for the less urgent classes within a little less, so that they
-do not take the last room. Source: Past-Future scheduling (arXiv 2507.10150). Cost: O(running), and O(1) where the sums decide.
+do not take the last room. Source: Past-Future scheduling (arXiv 2507.10150). Cost: O(1) where the sums decide; else O(running),
+and a sort if something has changed since the last one.
 
 Prefill. A batch that is prefilling decodes slowly, so the prompt tokens of streamed requests without a first token are bounded;
 if there are none, a prompt of any size may start.
@@ -12,7 +13,6 @@ if there are none, a prompt of any size may start.
 An engine that runs nothing takes any request, so that one larger than a limit is not stuck for ever.
 """
 
-from bisect import insort
 from operator import attrgetter
 
 from fairlane.core.values import Engine, Request
@@ -23,20 +23,7 @@ REPREDICT_RATIO = 0.9  # of a prediction produced: it is about to prove too shor
 GROWTH = 1.25  # of what was produced: the new prediction then
 GROWTH_TOKENS = 16
 
-_falling = attrgetter("order")
-
-
-class _Held:
-    """What a running request holds and is predicted to hold."""
-
-    __slots__ = ("order", "prefilling", "remaining", "tokens", "upper")
-
-    def __init__(self, request: Request) -> None:
-        self.tokens = request.prompt_tokens
-        self.upper = request.upper_tokens
-        self.remaining = request.upper_tokens
-        self.order = -self.remaining
-        self.prefilling = request.prompt_tokens if request.streams else 0
+_coming = attrgetter("coming_tokens")
 
 
 class NestedLimit:
@@ -47,8 +34,8 @@ class NestedLimit:
         self.tokens = 0  # held now
         self.final = 0  # predicted to be held at the ends, all together
         self.prefilling = 0
-        self._held: dict[int, _Held] = {}
-        self._sorted: list[_Held] = []  # by remaining, falling
+        self._requests: dict[Request, None] = {}  # that run
+        self._falling: list[Request] | None = None  # the same by tokens to come, once somebody had to know
         self.reconfigure(engine)
 
     def fits(self, request: Request) -> bool:
@@ -62,36 +49,44 @@ class NestedLimit:
         if self.kv_tokens is None:
             return True
         cap = int(self.kv_tokens * (KV_RATIO if request.rank == 0 else KV_RATIO * LOWER_RATIO))
-        if self.final + request.prompt_tokens + request.upper_tokens <= cap:
-            return True
-        return self._peak(request.prompt_tokens, request.upper_tokens) <= cap
+        return self.final + request.prompt_tokens + request.upper_tokens <= cap or self._stays_within(cap, request)
 
     def take(self, request: Request) -> None:
         """Counts the request in all three."""
-        held = self._held[request.id] = _Held(request)
+        self._requests[request] = self._falling = None
+        prompt, upper = request.prompt_tokens, request.upper_tokens
+        request.held_tokens = prompt
+        request.coming_tokens = upper
+        request.prefilling = prefilling = prompt if request.streams else 0
         self.running += 1
-        self.prefilling += held.prefilling
-        self._insert(held)
+        self.tokens += prompt
+        self.final += prompt + upper
+        self.prefilling += prefilling
 
     def release(self, request: Request) -> None:
         """Takes out what `take` and `progress` have counted."""
-        held = self._held.pop(request.id)
+        del self._requests[request]
+        self._falling = None
+        held = request.held_tokens
         self.running -= 1
-        self.prefilling -= held.prefilling
-        self._remove(held)
+        self.tokens -= held
+        self.final -= held + request.coming_tokens
+        self.prefilling -= request.prefilling
 
     def progress(self, request: Request, produced: int) -> None:
         """The request has produced so many output tokens: its prompt is prefilled, and a short prediction is raised."""
-        held = self._held[request.id]
-        self.prefilling -= held.prefilling
-        held.prefilling = 0
-        self._remove(held)
-        if produced > REPREDICT_RATIO * held.upper:
-            held.upper = int(GROWTH * produced) + GROWTH_TOKENS
-        held.tokens = request.prompt_tokens + produced
-        held.remaining = held.upper - produced
-        held.order = -held.remaining
-        self._insert(held)
+        self._falling = None
+        self.prefilling -= request.prefilling
+        request.prefilling = 0
+        held, coming = request.held_tokens, request.coming_tokens
+        final = held + coming
+        request.held_tokens = now_held = request.prompt_tokens + produced
+        upper = final - request.prompt_tokens
+        if produced > REPREDICT_RATIO * upper:
+            upper = int(GROWTH * produced) + GROWTH_TOKENS
+        request.coming_tokens = upper - produced
+        self.tokens += now_held - held
+        self.final += request.prompt_tokens + upper - final
 
     def load(self) -> float:
         """The fuller of slots and KV."""
@@ -104,28 +99,20 @@ class NestedLimit:
         self.kv_tokens = engine.kv_tokens
         self.prefill_tokens = engine.prefill_tokens
 
-    def _insert(self, held: _Held) -> None:
-        self.tokens += held.tokens
-        self.final += held.tokens + held.remaining
-        insort(self._sorted, held, key=_falling)
-
-    def _remove(self, held: _Held) -> None:
-        self.tokens -= held.tokens
-        self.final -= held.tokens + held.remaining
-        self._sorted.remove(held)
-
-    def _peak(self, tokens: int, remaining: int) -> int:
-        """The most that what runs and one more request will hold together."""
-        peak = total = count = 0
-        pending = True
-        for held in self._sorted:
-            if pending and held.remaining <= remaining:
+    def _stays_within(self, cap: int, request: Request) -> bool:
+        """Whether what runs and the request will never hold more together."""
+        if self._falling is None:
+            self._falling = sorted(self._requests, key=_coming, reverse=True)
+        coming, total, count, pending = request.upper_tokens, 0, 0, True
+        for other in self._falling:
+            if pending and other.coming_tokens <= coming:  # here is its own place
                 pending = False
                 count += 1
-                total += tokens
-                peak = max(peak, total + count * remaining)
+                total += request.prompt_tokens
+                if total + count * coming > cap:
+                    return False
             count += 1
-            total += held.tokens
-            here = total + count * held.remaining
-            peak = max(peak, here)
-        return max(peak, total + tokens + (count + 1) * remaining) if pending else peak
+            total += other.held_tokens
+            if total + count * other.coming_tokens > cap:
+                return False
+        return not pending or total + request.prompt_tokens + (count + 1) * coming <= cap
