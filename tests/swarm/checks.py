@@ -1,0 +1,291 @@
+"""The checkers of single decisions and of the books; each names the invariant that it holds.
+
+I3 nobody is overtaken without bound, I4 conservation, I5 idle time gains nothing, I6 work conservation, I7 static keys, I8 tags only
+rise, but by corrections, I9 limits, I10 priority, I12 monotone Retry-After; and beside these: one answer for each request (`answer`),
+a reason for each refusal (`reason`), bounds on what waits (`bounds`), and the promise of `wake_at` (`wake`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlane.core.flows import TAG_UNIT, Flow
+from fairlane.core.scheduler import Scheduler
+from fairlane.core.values import Decision, Request, Shed, Start, State
+from fairlane.errors import RULES, Family, Reason
+from tests.swarm.model import BY_ARRIVAL, INPUT, OUTPUT, TENANTS_SHARE, Bucket, Job, Line, Model, Site
+from tests.swarm.reference import Minimum
+
+LATE = (Reason.WAIT_EXPIRED, Reason.DEADLINE_MISSED)
+NEAR = 1e-6  # units of a bucket that rounding may make
+CONTENDED = (Reason.QUEUE_FULL, Reason.WAIT_TOO_LONG, Reason.TENANT_QUEUE_FULL, Reason.DISPLACED, Reason.WAIT_EXPIRED)
+SECONDS_PER_RANK = 10.0  # of `aging`
+OWED_FIRST = 1e15  # before all ranks
+FIRST_ESTIMATE = 10  # starts before any wait is estimated
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+def held(truth: bool, invariant: str, *what: object) -> None:
+    """Fails with the name of the invariant, and what there was instead, unless it holds."""
+    if not truth:
+        raise Broken(" ".join(map(str, (invariant, *what))))
+
+
+class Checks:
+    """Compares a scheduler with the model; keeps what has to be compared with the step before."""
+
+    def __init__(self, scheduler: Scheduler, model: Model, max_queued: int) -> None:
+        self.scheduler = scheduler
+        self.model = model
+        self.max_queued = max_queued
+        self._tags: dict[tuple[Flow, int], int] = {}
+        self.minimum: Minimum | None = None  # where the rule of the guarantee is to be followed to the letter
+        self._floors: dict[Line, tuple[int, set[str]]] = {}  # where flows are lifted to, and which compete
+        self._over: dict[object, int] = {}  # what waits, for each bound
+        self._causes: dict[int, set[Reason]] = {}
+        self._must = self._unsure = False
+
+    def submitted(self, request: Request, now: float) -> None:
+        """Before `submit`: notes for what reasons the request may be refused, and whether it must be."""
+        model = self.model
+        name, line = request.tenant.name, (request.pool, request.rank)
+        spec = model.classes[line]
+        cost = INPUT * request.prompt_tokens + OUTPUT * request.output_tokens
+        waiting = [j for j in model.queued.values() if j.line == line]
+        own = sum(j.flow[2] == name for j in model.queued.values())
+        sites = model.open_sites(request.pool)
+        most, tenant_most = spec.max_queued_cost, request.tenant.max_queued
+        full = len(waiting) >= spec.max_queued or (most is not None and sum(j.charged for j in waiting) + cost > most)
+        rates, poor = self._rates(request, now)
+        causes = {
+            Reason.NO_ENGINE: not sites,
+            Reason.CONTEXT_LENGTH_EXCEEDED: all(s.spec.context is not None and request.longest_prompt > s.spec.context for s in sites),
+            Reason.REQUEST_OVER_LIMIT: (most is not None and cost > most) or poor,
+            Reason.TENANT_QUEUE_FULL: tenant_most is not None and own >= tenant_most,
+            Reason.QUEUE_FULL: full or len(model.queued) >= self.max_queued,
+            Reason.WAIT_TOO_LONG: model.starts >= FIRST_ESTIMATE,
+        }
+        self._causes[request.id] = rates | {reason for reason, there in causes.items() if there}
+        self._must = bool(rates) or poor or not sites
+        self._unsure = any(abs(bucket.level - amount) < NEAR for bucket, amount in self._buckets(request, now))
+
+    def refused(self, request: Request) -> bool:
+        """Right after `submit`: whether it was refused, which it must be for want of tokens or engines."""
+        held(self._unsure or not self._must or request.state is State.ENDED, "reason: let pass", request.id)
+        return request.state is State.ENDED
+
+    def _buckets(self, request: Request, now: float) -> list[tuple[Bucket, int]]:
+        pairs = zip(self.model.buckets[request.tenant.name], (1, request.limit_tokens), strict=True)
+        there = [(bucket, amount) for bucket, amount in pairs if bucket is not None]
+        for bucket, _ in there:
+            bucket.move(0.0, now)
+        return there
+
+    def _rates(self, request: Request, now: float) -> tuple[set[Reason], bool]:
+        """Which buckets have too little, within what rounding makes, and whether one is too small."""
+        buckets = self._buckets(request, now)
+        poor = any(amount > bucket.rate.burst for bucket, amount in buckets)
+        requests = self.model.buckets[request.tenant.name][0]
+        reasons = {
+            Reason.RATE_LIMIT_REQUESTS if bucket is requests else Reason.RATE_LIMIT_TOKENS
+            for bucket, amount in buckets
+            if bucket.level < amount + NEAR
+        }
+        return reasons, poor
+
+    def shed(self, shed: Shed, job: Job | None, now: float) -> None:
+        """A refusal is of the right kind and has its cause; `job` is None where the request never waited."""
+        request, reason = shed.request, shed.reason
+        rule = RULES[reason]
+        held(request.state is State.ENDED, "answer: shed but", request.state)
+        held((shed.retry_after_s is not None) == rule.retryable, "I12 retry after", shed)
+        if job is not None:
+            held(rule.family is Family.EVICTED or reason is Reason.NO_ENGINE, "reason: evicted as", reason)
+            held(reason is not Reason.WAIT_EXPIRED or now >= job.deadline, "reason: expired early", request.id)
+        else:
+            held(reason in self._causes[request.id], "reason: refused as", reason, "instead of", self._causes[request.id])
+        if reason in CONTENDED:
+            spec = self.model.classes[request.pool, request.rank]
+            held(spec.retry_after_min_s <= (shed.retry_after_s or 0.0) <= spec.retry_after_max_s, "I12 bounds", shed.retry_after_s)
+        if reason is Reason.DEADLINE_MISSED and job is not None:
+            slo = self.model.classes[job.line].ttft_slo_s is not None
+            held(job.slo or slo, "reason: no such deadline", request.id)
+        if reason is Reason.NO_ENGINE:
+            held(not self.model.open_sites(request.pool), "reason: there is an engine", request.id)
+
+    def start(self, job: Job, site: Site, *, sure: bool, now: float) -> None:
+        """Before the model takes a start: the request may run there, is the first of its flow, and nobody is entitled before it.
+
+        `sure`: no hold can have come or gone since the model was last compared.
+        """
+        model, request = self.model, job.request
+        held(site.up and site.pool == request.pool, "I9 started on an engine that is not there", site.spec.name)
+        held(model.fits(site, request), "I9 started where it does not fit", request.id, site.spec)
+        heads = model.competing(job.line)
+        held(job in heads, "I7 not the head of a flow that may start", request.id, job.flow)
+        owed = model.policy == "gmp" and request.owed
+        held(not owed or model.classes[job.line].min_share > 0, "I10 owed without a share", request.id)
+        if self.minimum is not None:
+            held(self.minimum.owed(request.rank) == owed, "I1 owed", request.id, owed)
+        if model.policy in BY_ARRIVAL and model.policy != "drr":
+            held(all(job.key <= j.key for j in heads), "I7 not by arrival inside the class", request.id)
+        for other in model.waiting[job.flow].values():
+            within = request.arrived_at <= other.request.arrived_at + other.window
+            held(within or other.request.id > request.id, "I3 overtook", other.request.id, request.id)
+        charge = job.charged * TAG_UNIT // model.weight(request.tenant.name)
+        held(request.flow_charge == charge, "I2 charged", request.id, request.flow_charge, charge)
+        if sure and (not owed or self.minimum is not None):
+            self._priority(job, now)
+
+    def reserved(self, start: Start, hold: tuple[str, int | None]) -> None:
+        """The first start under a hold that lasts: nothing of another class goes to the engine while that class has heads that it suits."""
+        engine, rank = hold
+        if start.engine == engine and start.request.rank != rank and rank is not None:
+            heads = self.model.competing((start.request.pool, rank))
+            held(not all(self.model.suits(self.model.sites[engine], j.request) for j in heads), "I6 reserved", engine)
+
+    def _priority(self, job: Job, now: float) -> None:
+        """No other class whose every head fits goes before by the policy's rule."""
+        mine = self._precedence(job, now)
+        if mine is None:
+            return
+        for line in self.model.lines(job.request.pool):
+            if line == job.line:
+                continue
+            heads = self.model.competing(line)
+            ahead = bool(heads) and all((p := self._precedence(j, now)) is not None and p < mine for j in heads)
+            held(not (ahead and all(self.takers(j) for j in heads)), "I10", job.request.id, "went before class", line)
+
+    def _precedence(self, job: Job, now: float) -> float | None:
+        """Where a head stands between the classes by the bare rule of its policy; None: the rule is not so simple."""
+        request = job.request
+        if self.minimum is not None and self.minimum.owed(request.rank):
+            return self.minimum.finish(job) - OWED_FIRST
+        match self.model.policy:
+            case "fifo":
+                return request.arrived_at
+            case "aging":
+                return request.rank * SECONDS_PER_RANK + request.arrived_at
+            case "submit_aging":
+                return float(request.rank)
+            case "strict" | "gmp":
+                after = self.model.classes[job.line].promote_after_s
+                return float(request.rank - (after is not None and now - request.arrived_at >= after))
+        return None
+
+    def takers(self, job: Job) -> list[Site]:
+        """The engines that would take the request now and are not held for another class."""
+        places = self.scheduler.pools[job.request.pool].places
+        kept = places.held.spec.name if places.held is not None and places.held_for != job.request.rank else None
+        return [s for s in self.model.open_sites(job.request.pool) if s.spec.name != kept and self.model.fits(s, job.request)]
+
+    def after(self, decisions: list[Decision], *, corrected: bool, bounded: bool, now: float) -> None:
+        """After a step whose decisions the model has taken: all books agree, and nothing is left undone.
+
+        `corrected`: something was charged anew; `bounded`: at most one request was added, at the end of its line.
+        """
+        for pool in self.model.specs:
+            for line in self.model.lines(pool):
+                self._books(line)
+                self._work(line)
+                self._lifted(line, corrected=corrected)
+            self._hold(pool)
+        for site in self.model.sites.values():
+            self._limits(site)
+        for name in self.model.known:
+            self._tenant(name, now)
+        self._wake(now)
+        self._bounds(bounded=bounded)
+        self._rising(corrected=corrected)
+        held(self.scheduler.queued == len(self.model.queued), "I4 queued", self.scheduler.queued)
+        held(not any(isinstance(d, Start) and d.request.state is not State.RUNNING for d in decisions), "answer: not running")
+
+    def _books(self, line: Line) -> None:
+        pool = self.scheduler.pools[line[0]]
+        queue = pool.queues[line[1]]
+        waiting = [j for j in self.model.queued.values() if j.line == line]
+        running = [j for j in self.model.running.values() if j.line == line]
+        held((queue.queued, queue.running) == (len(waiting), len(running)), "I4 counts", line, queue.queued, queue.running)
+        held(queue.cost == sum(j.charged for j in waiting), "I4 waiting cost", line, queue.cost)
+        held(all(j.request.cost == j.charged for j in (*waiting, *running)), "I4 charges", line)
+        held(all(j.request.state is State.WAITING and j.key == j.request.key for j in waiting), "I7 keys", line)
+        held(queue.served_cost == self.model.served[line], "I4 served", line, queue.served_cost, self.model.served[line])
+        total = sum(self.model.served[other] for other in self.model.lines(line[0]))
+        held(getattr(pool.order, "total", total) == total, "I4 total", total)
+        flows = {j.flow[2] for j in waiting}
+        held({f.tenant.spec.name for f in queue.waiting_flows} == flows, "I4 flows", line)
+        held(queue.waiting_weight == sum(self.model.weight(name) for name in flows), "I4 weight", line)
+
+    def _work(self, line: Line) -> None:
+        """The head of a class fits nowhere; and where an engine is empty, only its context may be the cause."""
+        queue = self.scheduler.pools[line[0]].queues[line[1]]
+        heads = self.model.competing(line)
+        held(queue.backlogged == bool(heads), "I6 backlogged", line)
+        if heads:
+            head = next((j for j in heads if j.request is queue.head()), None)
+            held(head is not None, "I7 head", line)
+            held(head is None or not self.takers(head), "I6 fits, but waits", line)
+            idle = [s for s in self.model.open_sites(line[0]) if not s.jobs and s.spec.slots]
+            held(head is None or not any(self.model.suits(s, head.request) for s in idle), "I6 waits for an empty engine", line)
+
+    def _lifted(self, line: Line, *, corrected: bool) -> None:
+        """A flow that competes anew has been lifted to where the others were: idle time has earned it nothing."""
+        queue = self.scheduler.pools[line[0]].queues[line[1]]
+        floor, before = self._floors.get(line, (0, set()))
+        competing = {j.flow[2] for j in self.model.competing(line)}
+        tags = [queue.flows[name].tag for name in competing - before]
+        excused = corrected or self.model.policy not in TENANTS_SHARE
+        held(excused or all(tag >= floor for tag in tags), "I5 came back with credit", line, floor, *tags)
+        self._floors[line] = queue.turns.floor(), competing
+
+    def _hold(self, pool: str) -> None:
+        places = self.scheduler.pools[pool].places
+        if places.held is not None:
+            held(places.held_for is not None and bool(self.model.competing((pool, places.held_for))), "I6 held for nobody", pool)
+
+    def _limits(self, site: Site) -> None:
+        limit: Any = self.scheduler.pools[site.pool].places.engines[site.spec.name].limit
+        jobs = site.jobs.values()
+        tokens = sum(j.request.prompt_tokens + j.produced for j in jobs)
+        prefilling = sum(j.request.prompt_tokens for j in jobs if j.request.streams and not j.produced)
+        final = sum(j.request.prompt_tokens + j.upper for j in jobs)
+        expected = len(jobs), tokens, prefilling, final
+        held((limit.running, limit.tokens, limit.prefilling, limit.final) == expected, "I9 counts", site.spec.name, *expected)
+
+    def _tenant(self, name: str, now: float) -> None:
+        state = self.scheduler.tenants[name]
+        waiting = [j for j in self.model.queued.values() if j.flow[2] == name]
+        held((state.queued, state.running) == (len(waiting), self.model.runs(name)), "I4 tenant", name, state.queued, state.running)
+        for bucket, real in zip(self.model.buckets[name], (state.requests, state.tokens), strict=True):
+            if bucket is not None and real is not None:
+                bucket.move(0.0, now)
+                held(abs(bucket.level - real.level(now)) < NEAR * (1 + abs(bucket.level)), "I4 bucket", name, bucket.level, real.level(now))
+
+    def _bounds(self, *, bounded: bool) -> None:
+        """No more waits than may, but for what did before the bound was lowered or came back from an engine."""
+        queued = self.model.queued.values()
+        there: dict[object, tuple[int, int | None]] = {"all": (len(queued), self.max_queued)}
+        for line, spec in self.model.classes.items():
+            waiting = [j.charged for j in queued if j.line == line]
+            there[line] = len(waiting), spec.max_queued
+            there[line, "cost"] = sum(waiting), spec.max_queued_cost
+        for name, tenant in self.model.known.items():
+            there[name] = sum(j.flow[2] == name for j in queued), tenant.max_queued
+        for bound, (value, most) in there.items():
+            held(not bounded or most is None or value <= max(most, self._over.get(bound, 0)), "bounds", bound, value, most)
+        self._over = {bound: value for bound, (value, _) in there.items()}
+
+    def _wake(self, now: float) -> None:
+        deadline = min((j.deadline for j in self.model.queued.values()), default=None)
+        held(self.scheduler.wake_at() == deadline, "wake", self.scheduler.wake_at(), deadline)
+        held(deadline is None or deadline > now, "wake: not expired", deadline, now)
+
+    def _rising(self, *, corrected: bool) -> None:
+        """The tag of a flow falls only by a correction, or with another weight, and never below its last lift."""
+        tags = {(f, f.weight): f.tag for p in self.scheduler.pools.values() for q in p.queues for f in q.flows.values()}
+        held(corrected or all(tag >= self._tags.get(flow, tag) for flow, tag in tags.items()), "I8 a tag fell")
+        held(all(flow.tag >= flow.edge for flow, _ in tags), "I5 a refund became credit")
+        self._tags = tags
