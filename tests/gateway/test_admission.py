@@ -10,13 +10,61 @@ from typing import Any
 import pytest
 import uvloop
 
-from fairlane.core.values import Engine, Outcome, PriorityClass, Tenant, Usage
+from fairlane.core.values import Engine, Outcome, PriorityClass, Request, Tenant, Usage
 from fairlane.errors import Reason, Refused
-from fairlane.gateway.admission import Admission, Lease
+from fairlane.gateway.admission import Admission
 from tests.core.world import make, request
 
 CLASSES = (PriorityClass("only", 0, max_queued=100, max_wait_s=30.0, retry_after_min_s=2.0),)
 TENANT = Tenant("t", max_running=3)
+
+
+class Lease:
+    """A holder that a coroutine can wait for: `begin` returns when the place is there, and raises what it is refused with."""
+
+    def __init__(self, front: Admission, made: Request) -> None:
+        self.front = front
+        self.request = made
+        self._decision: asyncio.Future[Refused | None] = asyncio.get_running_loop().create_future()
+
+    def start(self, engine: str, now: float) -> None:
+        """The place is there."""
+        assert engine == "e"
+        assert now <= self.front.time()
+        self._decide(None)
+
+    def shed(self, refused: Refused) -> None:
+        """There will be no place."""
+        self._decide(refused)
+
+    async def begin(self) -> None:
+        """Ask and wait."""
+        self.front.enter(self, self.front.time())
+        await self._decided()
+
+    async def again(self) -> None:
+        """The engine was not reached."""
+        self._decision = asyncio.get_running_loop().create_future()
+        self.front.again(self)
+        await self._decided()
+
+    def settle(self) -> None:
+        """The engine's last byte came."""
+        self.front.settle(self.request, Usage(100, 20), Outcome.COMPLETED, self.front.time())
+
+    @property
+    def told(self) -> bool:
+        """Whether a decision has come."""
+        return self._decision.done()
+
+    async def _decided(self) -> None:
+        refused = await self._decision
+        if refused is not None:
+            raise refused
+
+    def _decide(self, refused: Refused | None) -> None:
+        if not self._decision.cancelled():
+            self._decision.set_result(refused)  # a second decision raises here
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -32,7 +80,7 @@ def admission(slots: int = 1, classes: tuple[PriorityClass, ...] = CLASSES) -> A
 def assert_idle(front: Admission) -> None:
     """Every counter is back at zero."""
     pool = front.scheduler.pools["main"]
-    assert front.leases == {}
+    assert front.holders == {}
     assert (pool.queued, pool.places.running) == (0, 0)
     assert all(t.running == t.queued == 0 for t in front.scheduler.tenants.values())
 
@@ -45,14 +93,19 @@ async def steps(count: int) -> None:
 
 async def use(front: Admission, work: Callable[[Lease], Awaitable[None]]) -> None:
     """One request from arrival to its end."""
-    async with front.admit(request(TENANT, 0, front.time())) as lease:
+    lease = Lease(front, request(TENANT, 0, front.time()))
+    try:
+        await lease.begin()
         await work(lease)
+    finally:
+        front.leave(lease.request, Outcome.CANCELLED)
+        front.leave(lease.request, Outcome.CANCELLED)  # once more changes nothing
 
 
 async def answer(lease: Lease) -> None:
     """An engine's answer in three pieces, settled before the client has the last one."""
     await steps(3)
-    lease.settle(Usage(100, 20), Outcome.COMPLETED)
+    lease.settle()
     await steps(2)
 
 
@@ -166,7 +219,7 @@ def test_place_is_free_with_the_engines_last_byte_and_the_tenants_with_the_clien
         read = asyncio.Event()
 
         async def slow_reader(lease: Lease) -> None:
-            lease.settle(Usage(100, 20), Outcome.COMPLETED)
+            lease.settle()
             await read.wait()
 
         readers = [asyncio.create_task(use(front, slow_reader)) for _ in range(3)]
@@ -182,8 +235,8 @@ def test_place_is_free_with_the_engines_last_byte_and_the_tenants_with_the_clien
     run(scenario())
 
 
-def test_draining_refuses_the_new_and_serves_the_waiting() -> None:
-    """While draining a newcomer is told so at once, what waits is served, and `evict_all` ends the rest."""
+def test_evicting_all_sheds_what_waits_and_no_more() -> None:
+    """What runs goes on; what waits is told, once."""
 
     async def scenario() -> None:
         front = admission()
@@ -194,24 +247,80 @@ def test_draining_refuses_the_new_and_serves_the_waiting() -> None:
 
         holder = asyncio.create_task(use(front, hold))
         await steps(2)
-        first, second = (asyncio.create_task(use(front, hold)) for _ in range(2))
-        await steps(2)
-        front.draining = True
-        with pytest.raises(Refused) as refused:
-            await use(front, answer)
-        assert refused.value.reason is Reason.DRAINING
-        release.set()
-        await asyncio.gather(holder, first, second)
-        release.clear()
-        front.draining = False
-        holder, late = (asyncio.create_task(use(front, hold)) for _ in range(2))
+        late = [asyncio.create_task(use(front, hold)) for _ in range(3)]
         await steps(2)
         front.evict_all(Reason.DRAINING)
-        with pytest.raises(Refused) as refused:
-            await late
-        assert refused.value.reason is Reason.DRAINING
+        for task in late:
+            with pytest.raises(Refused) as refused:
+                await task
+            assert refused.value.reason is Reason.DRAINING
+        assert not holder.done()
         release.set()
         await holder
+        assert_idle(front)
+
+    run(scenario())
+
+
+class Failing(Lease):
+    """Fails at once whenever it is started, as at an engine whose connection is closed already."""
+
+    def __init__(self, front: Admission, made: Request, order: list[int]) -> None:
+        super().__init__(front, made)
+        self._order = order
+
+    def start(self, engine: str, now: float) -> None:  # noqa: ARG002
+        """Frees the place, from inside of the round that gave it."""
+        self._order.append(self.request.id)
+        self.front.settle(self.request, None, Outcome.FAILED, now)
+        self.front.leave(self.request, Outcome.FAILED)
+
+
+def test_a_long_backlog_whose_starts_all_fail_at_once_needs_no_deep_stack() -> None:
+    """Each failure frees the place for the next, thousands of times, without recursion and in order."""
+
+    async def scenario() -> None:
+        front = admission(classes=(PriorityClass("only", 0, max_queued=5000, max_wait_s=30.0),))
+        tenant = Tenant("other")
+        first = Lease(front, request(tenant, 0, front.time()))
+        front.enter(first, front.time())
+        order: list[int] = []
+        others = [Failing(front, request(tenant, 0, front.time()), order) for _ in range(3000)]
+        for other in others:
+            front.enter(other, front.time())
+        assert order == []
+        first.settle()
+        front.leave(first.request, Outcome.COMPLETED)
+        assert order == [other.request.id for other in others]
+        assert_idle(front)
+
+    run(scenario())
+
+
+def test_who_leaves_in_the_round_that_starts_it_is_not_started() -> None:
+    """Two start in one round; the first takes the second with it, whose place is free again."""
+
+    async def scenario() -> None:
+        front = admission(slots=1)
+        tenant = Tenant("other")
+
+        class Taking(Lease):
+            def start(self, engine: str, now: float) -> None:
+                super().start(engine, now)
+                self.front.leave(second.request, Outcome.CANCELLED)
+
+        blocker = Lease(front, request(tenant, 0, front.time()))
+        first = Taking(front, request(tenant, 0, front.time()))
+        second = Lease(front, request(tenant, 0, front.time()))
+        front.enter(blocker, front.time())
+        front.enter(first, front.time())
+        front.enter(second, front.time())
+        front.scheduler.engine_report("main", "e", up=True, spec=Engine("e", 3))
+        front.pump(front.time())
+        assert first.told
+        assert not second.told
+        front.leave(first.request, Outcome.CANCELLED)
+        front.leave(blocker.request, Outcome.CANCELLED)
         assert_idle(front)
 
     run(scenario())

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
+
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairlane.core.tenants import Allowance
 from fairlane.errors import RULES, Reason, Refused
@@ -51,18 +56,38 @@ def test_what_can_never_pass_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("ms", "text"),
-    [(0, b"0ms"), (250, b"250ms"), (1000, b"1s"), (7660, b"7.66s"), (60_000, b"1m0s"), (360_000, b"6m0s"), (3_723_000, b"1h2m3s")],
+    [
+        *[(0, b"0ms"), (250, b"250ms"), (999, b"999ms"), (1000, b"1s"), (1001, b"1.001s"), (7660, b"7.66s"), (59_999, b"59.999s")],
+        *[(60_000, b"1m0s"), (360_000, b"6m0s"), (3_599_999, b"59m59.999s"), (3_600_000, b"1h0m0s"), (3_723_000, b"1h2m3s")],
+    ],
 )
 def test_durations_are_written_as_go_writes_them(ms: int, text: bytes) -> None:
     """The form that OpenAI's reset headers have."""
     assert go_duration(ms) == text
 
 
+@given(st.integers(0, 1000 * 3600 * 1000))
+def test_a_duration_says_the_very_milliseconds(ms: int) -> None:
+    """Nothing is lost in writing, whatever the length."""
+    units = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+    parts = re.findall(r"([\d.]+)(ms|[hms])", go_duration(ms).decode())
+    assert sum(Decimal(number) * units[unit] for number, unit in parts) == ms
+
+
 def test_only_limits_that_there_are_make_headers() -> None:
-    """Three lines for each limit, none without."""
-    lines = allowance_lines(((b"requests", Allowance(60, 12, 1.5)), (b"tokens", None)))
-    assert headers(lines) == {
+    """Three lines for each limit, none without; the time to a full limit is rounded up."""
+    requests, tokens = Allowance(60, 12, 1.5), Allowance(100_000, 0, 61.0001)
+    of_requests = {
         b"x-ratelimit-limit-requests": b"60",
         b"x-ratelimit-remaining-requests": b"12",
         b"x-ratelimit-reset-requests": b"1.5s",
     }
+    of_tokens = {
+        b"x-ratelimit-limit-tokens": b"100000",
+        b"x-ratelimit-remaining-tokens": b"0",
+        b"x-ratelimit-reset-tokens": b"1m1.001s",
+    }
+    assert headers(allowance_lines(requests, None)) == of_requests
+    assert headers(allowance_lines(None, tokens)) == of_tokens
+    assert headers(allowance_lines(requests, tokens)) == of_requests | of_tokens
+    assert allowance_lines(None, None) == b""

@@ -7,8 +7,7 @@ import pytest
 
 from fairlane.errors import Reason, Refused
 from fairlane.gateway.calls.body import CHAT, Call, read
-from fairlane.gateway.identity import Identities
-from fairlane.gateway.wire.exchange import Exchange
+from fairlane.gateway.identity import Caller, Identities
 from fairlane.settings import load, parse
 from fairlane.settings.keys import hash_key
 
@@ -23,11 +22,19 @@ pools: [{{name: main, models: [small, large], engines: [{{name: e, kind: openai,
 RANKS = {"realtime": 0, "paid": 1, "free": 2, "batch": 3}
 
 
-def exchange(peer: str = "127.0.0.1", **headers: str) -> Exchange:
-    """A request with these headers, as the wire hands it up."""
-    one = Exchange(None, peer)  # type: ignore[arg-type]
-    one.headers = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
-    return one
+def head(**headers: str) -> dict[bytes, bytes]:
+    """Headers as the wire hands them up."""
+    return {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+
+
+def caller_of(identities: Identities, peer: str = "127.0.0.1", **headers: str) -> Caller:
+    """Who sends these headers from there."""
+    return identities.identify(head(**headers), peer)
+
+
+def rank(identities: Identities, asked: Call, **headers: str) -> int:
+    """The class of a request with this body and these headers."""
+    return identities.rank(caller_of(identities, **headers), identities.asked_rank(head(**headers)), asked)
 
 
 def call(**fields: object) -> Call:
@@ -44,7 +51,7 @@ def identities() -> Identities:
 @pytest.mark.parametrize("headers", [{"authorization": f"Bearer {KEY}"}, {"authorization": f"bearer  {KEY}"}, {"x_api_key": KEY}])
 def test_a_key_names_its_tenant(identities: Identities, headers: dict[str, str]) -> None:
     """Both usual headers carry a key, and the scheme's case does not matter."""
-    caller = identities.identify(exchange(**headers))
+    caller = caller_of(identities, **headers)
     assert caller.tenant.name == "acme"
     assert caller.may_use("small")
     assert not caller.may_use("large")
@@ -64,7 +71,7 @@ def test_a_key_names_its_tenant(identities: Identities, headers: dict[str, str])
 def test_unknown_and_malformed_keys_look_the_same(identities: Identities, headers: dict[str, str]) -> None:
     """Without a valid key the answer is one and the same 401, whatever is wrong with it."""
     with pytest.raises(Refused) as refused:
-        identities.identify(exchange(**headers))
+        caller_of(identities, **headers)
     assert refused.value.reason is Reason.INVALID_API_KEY
     assert str(refused.value) == "Incorrect or missing API key."
 
@@ -95,8 +102,7 @@ def test_a_request_gets_the_class_it_asks_for_as_far_as_it_may(
     identities: Identities, key: str, headers: dict[str, str], fields: dict[str, object], cls: str
 ) -> None:
     """The header goes before `service_tier`, that before a trusted `priority`, and nothing goes beyond the best class."""
-    asking = exchange(authorization=f"Bearer {key}", **headers)
-    assert identities.rank(identities.identify(asking), asking, call(**fields)) == RANKS[cls]
+    assert rank(identities, call(**fields), authorization=f"Bearer {key}", **headers) == RANKS[cls]
 
 
 @pytest.mark.parametrize(
@@ -112,26 +118,24 @@ def test_unknown_classes_and_tiers_are_refused(
     identities: Identities, key: str, headers: dict[str, str], fields: dict[str, object], param: str
 ) -> None:
     """A wish that cannot be understood is 400 and names what was wrong."""
-    asking = exchange(authorization=f"Bearer {key}", **headers)
     with pytest.raises(Refused) as refused:
-        identities.rank(identities.identify(asking), asking, call(**fields))
+        rank(identities, call(**fields), authorization=f"Bearer {key}", **headers)
     assert (refused.value.reason, refused.value.param) == (Reason.INVALID_REQUEST, param)
 
 
 def test_anonymous_callers_are_told_apart_by_address_alone() -> None:
     """Without tenants a key means nothing; one address is one tenant, and many addresses make at most 64."""
     identities = Identities(load(None))
-    one = identities.identify(exchange("10.0.0.1", authorization="Bearer sk-habit"))
-    assert one is identities.identify(exchange("10.0.0.1", x_forwarded_for="10.9.9.9"))
-    names = {identities.identify(exchange(f"10.0.{i}.{j}")).tenant.name for i in range(20) for j in range(50)}
+    one = caller_of(identities, "10.0.0.1", authorization="Bearer sk-habit")
+    assert one is caller_of(identities, "10.0.0.1", x_forwarded_for="10.9.9.9")
+    names = {caller_of(identities, f"10.0.{i}.{j}").tenant.name for i in range(20) for j in range(50)}
     assert len(names) == 64
     assert one.label == "anonymous"
 
 
 def test_a_class_in_capitals_is_told_of_the_case(identities: Identities) -> None:
     """Names are exact, and the refusal says so where only the case is wrong."""
-    caller = identities.identify(exchange(authorization=f"Bearer {KEY}"))
     for header, told in (("Realtime", True), ("gold", False)):
         with pytest.raises(Refused) as refused:
-            identities.rank(caller, exchange(x_fairlane_class=header), call())
+            identities.asked_rank(head(x_fairlane_class=header))
         assert ("lower case" in str(refused.value)) == told

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fairlane.core.values import Usage
 from fairlane.predict import estimate as module
-from fairlane.predict.estimate import Estimate, Estimator, PromptSize
+from fairlane.predict.estimate import SETTLED, Estimate, Estimator, Factor, PromptSize
 
 ENGLISH = ["the", "quick", "service", "answers", "many", "long", "requests", "while", "a", "queue", "understands", "scheduling"]
 CODE = [
@@ -88,9 +88,8 @@ def answers(estimator: Estimator, outputs: list[int], *, tenant: str = "a", cap:
 )
 def test_characters_are_counted_by_script(text: str, expected: tuple[int, int, int]) -> None:
     """Each character is counted once, under its script, and a lone surrogate does no harm."""
-    size = PromptSize.of(text, ids=3, extra=4)
-    assert (size.ascii, size.cjk, size.other) == expected
-    assert (size.ids, size.extra) == (3, 4)
+    plain, cjk, other = expected
+    assert PromptSize.of(text, markup=3, extra=4) == PromptSize(plain + 3, cjk, other, 0, 4)
 
 
 @given(st.text(st.characters(codec=None)))
@@ -285,3 +284,17 @@ def test_estimates_are_positive_and_grow_with_the_prompt(
         assert guess.output_tokens >= (0 if cap == 0 else choices)
         assert guess.max_tokens >= guess.prompt_tokens + guess.output_tokens
         assert math.isfinite(guess.max_tokens)
+
+
+def test_of_many_answers_of_a_known_tenant_one_in_a_gap_is_learned() -> None:
+    """Everything is learned at first; then what comes within the gap changes nothing, and what comes after it does."""
+    estimator, prompt = Estimator(gap_s=0.01), PromptSize.of("x" * 400)
+    guess = estimator.estimate("t", "m", prompt, None, 1)
+
+    def learn(tenant: str, now: float) -> int:
+        estimator.learn(tenant, "m", prompt, guess, Usage(100, 7), complete=True, now=now)
+        return estimator.tenants.use((tenant, "m"), Factor).samples
+
+    assert [learn("t", 1.0) for _ in range(SETTLED)] == list(range(1, SETTLED + 1))
+    assert [learn("t", now) for now in (1.0, 1.009, 1.011, 1.012, 1.03)] == [SETTLED + n for n in (0, 0, 1, 1, 2)]
+    assert learn("other", 1.03) == 1

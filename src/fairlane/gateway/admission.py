@@ -1,104 +1,32 @@
-"""The scheduler on an event loop: `async with admission.admit(request) as lease` waits, runs, and frees exactly once.
+"""The scheduler on an event loop: who asks for a place is told when it has one, or that it gets none.
 
-All state of the scheduler is read and written between two awaits, so it needs no lock. Whatever ends the block (an answer,
-an error, a cancellation at any moment, also between the decision to start and the waiting task's next step) the place is
-freed and the request is settled once.
+All state of the scheduler is read and written inside one callback, so it needs no lock. A holder is told of exactly one
+decision at a time (`start` or `shed`), and `leave` frees whatever it has: it counts once, and may come at any moment, also
+between the scheduler's decision and the holder's being told of it.
 """
 
 import asyncio
 import random
 import time
-from types import TracebackType
-from typing import Self
+from typing import Protocol
 
 from fairlane.core.scheduler import Scheduler
-from fairlane.core.values import Outcome, Request, Shed, Start, State, Usage
+from fairlane.core.values import Decision, Outcome, Request, Start, State, Usage
 from fairlane.errors import Reason, Refused
 
 CLOCK_S = 0.001  # a loop's timers count milliseconds and must not fire early
 
 
-class Lease:
-    """One request's place on an engine, from admission to the client's last byte."""
+class Holder(Protocol):
+    """Who asked for a place. Neither method may raise: what comes after it in the same round would be lost."""
 
-    __slots__ = ("_admission", "_refused", "_waiter", "engine", "request", "started_at")
+    request: Request
 
-    def __init__(self, admission: "Admission", request: Request) -> None:
-        self._admission = admission
-        self._waiter: asyncio.Future[None] | None = None
-        self._refused: Refused | None = None
-        self.request = request
-        self.engine = ""
-        self.started_at = 0.0
+    def start(self, engine: str, now: float) -> None:
+        """The place is there, on this engine, until `settle` or `leave`."""
 
-    async def __aenter__(self) -> Self:
-        """Waits for the place; raises `Refused` when the request is shed."""
-        admission = self._admission
-        if admission.draining:
-            raise Refused(Reason.DRAINING, retry_after_s=1.0)
-        admission.leases[self.request.id] = self
-        try:
-            admission.scheduler.submit(self.request, admission.time())
-            admission.pump()
-            await self._wait()
-        except BaseException:
-            self._close(Outcome.CANCELLED)
-            raise
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Frees what is not freed yet."""
-        self._close(Outcome.FAILED if kind is not asyncio.CancelledError else Outcome.CANCELLED)
-
-    def settle(self, usage: Usage | None, outcome: Outcome) -> None:
-        """The engine is done with the request: its place is free, its cost is `usage` (None: nothing). Counts once."""
-        admission = self._admission
-        admission.scheduler.settle(self.request, usage, outcome, admission.time())
-        admission.pump()
-
-    async def again(self) -> None:
-        """The engine was never reached: waits once more, in the old place."""
-        admission = self._admission
-        admission.scheduler.requeue(self.request)
-        admission.pump()
-        await self._wait()
-
-    def decide(self, decision: Start | Shed, now: float) -> None:
-        """Takes the scheduler's decision."""
-        if isinstance(decision, Start):
-            self.engine = decision.engine
-            self.started_at = now
-        else:
-            wait = decision.retry_after_s
-            if wait is not None:
-                wait += random.uniform(0.0, decision.jitter_s)  # noqa: S311 - spreads returning clients, no secret
-            self._refused = Refused(decision.reason, retry_after_s=wait)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def _wait(self) -> None:
-        if self.request.state is State.WAITING:
-            self._waiter = self._admission.loop.create_future()
-            await self._waiter
-        refused, self._refused = self._refused, None  # a kept exception would keep this frame, and with it the request's body
-        try:
-            if refused is not None:
-                raise refused
-        finally:
-            del refused
-
-    def _close(self, outcome: Outcome) -> None:
-        admission = self._admission
-        if admission.leases.pop(self.request.id, None) is None:
-            return
-        state = self.request.state
-        if state is State.WAITING:
-            admission.scheduler.cancel(self.request, admission.time())
-        elif state is State.RUNNING:
-            admission.scheduler.settle(self.request, None, outcome, admission.time())
-        freed = admission.scheduler.depart(self.request)
-        if freed or state is not State.ENDED:
-            admission.pump()
+    def shed(self, refused: Refused) -> None:
+        """There will be no place."""
 
 
 class Admission:
@@ -106,39 +34,100 @@ class Admission:
 
     def __init__(self, scheduler: Scheduler, loop: asyncio.AbstractEventLoop) -> None:
         self.scheduler = scheduler
-        self.loop = loop
         self.time = time.monotonic  # a loop's own clock may stand still while it is busy
-        self.leases: dict[int, Lease] = {}
+        self.holders: dict[int, Holder] = {}
         self.draining = False
+        self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0
+        self._pumping = False
+        self._again = False
 
-    def admit(self, request: Request) -> Lease:
-        """The lease to be entered with `async with`."""
-        return Lease(self, request)
+    def enter(self, holder: Holder, now: float) -> None:
+        """Asks for a place. The holder may be told the decision before this returns."""
+        request = holder.request
+        self.holders[request.id] = holder
+        try:
+            self.scheduler.submit(request, now)
+        except BaseException:
+            del self.holders[request.id]
+            raise
+        self.pump(now)
+
+    def again(self, holder: Holder) -> None:
+        """The engine was never reached: asks once more, in the old place."""
+        self.scheduler.requeue(holder.request)
+        self.pump(self.time())
 
     def progress(self, request: Request, produced: int) -> None:
         """A running request has produced so many output tokens: its charge grows with it, and room may have come free."""
-        self.scheduler.progress(request, produced, self.time())
-        self.pump()
-
-    def pump(self) -> None:
-        """Carries out all decisions that are due, and sleeps until the next."""
         now = self.time()
-        for decision in self.scheduler.poll(now):
-            self.leases[decision.request.id].decide(decision, now)
-        wake = self.scheduler.wake_at()
-        if wake is not None and (self._timer is None or wake < self._wakes_at):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._wakes_at = wake
-            self._timer = self.loop.call_later(wake - now + CLOCK_S, self._wake)
+        self.scheduler.progress(request, produced, now)
+        self.pump(now)
+
+    def settle(self, request: Request, usage: Usage | None, outcome: Outcome, now: float) -> None:
+        """The engine is done with the request: its place is free, its cost is `usage` (None: nothing). Counts once."""
+        self.scheduler.settle(request, usage, outcome, now)
+        self.pump(now)
+
+    def leave(self, request: Request, outcome: Outcome) -> None:
+        """The client has its last byte, or nobody wants the request any more: frees what is not freed yet. Counts once."""
+        if self.holders.pop(request.id, None) is None:
+            return
+        scheduler, state = self.scheduler, request.state
+        if state is State.WAITING:
+            scheduler.cancel(request, self.time())
+        elif state is State.RUNNING:
+            scheduler.settle(request, None, outcome, self.time())
+        if scheduler.depart(request) or state is not State.ENDED:
+            self.pump(self.time())
 
     def evict_all(self, reason: Reason) -> None:
         """Sheds everything that waits."""
-        self.scheduler.evict_all(reason, self.time())
-        self.pump()
+        now = self.time()
+        self.scheduler.evict_all(reason, now)
+        self.pump(now)
+
+    def pump(self, now: float) -> None:
+        """Carries out all decisions that are due, and sleeps until the next. What a decision leads to is part of the same round."""
+        if self._pumping:
+            self._again = True
+            return
+        self._pumping = True
+        try:
+            while decisions := self.scheduler.poll(now):
+                self._again = False
+                for decision in decisions:
+                    self._carry_out(decision, now)
+                if not self._again:
+                    break
+                now = self.time()
+        finally:
+            self._pumping = False
+        wake = self.scheduler.wake_at()
+        if wake is not None:
+            self._sleep(wake, now)
+
+    def _carry_out(self, decision: Decision, now: float) -> None:
+        holder = self.holders.get(decision.request.id)
+        if holder is None:
+            return  # it left in this very round
+        if isinstance(decision, Start):
+            holder.start(decision.engine, now)
+            return
+        wait = decision.retry_after_s
+        if wait is not None:
+            wait += random.uniform(0.0, decision.jitter_s)  # noqa: S311 - spreads returning clients, no secret
+        holder.shed(Refused(decision.reason, retry_after_s=wait))
+
+    def _sleep(self, wake: float, now: float) -> None:
+        if self._timer is not None:
+            if wake >= self._wakes_at:
+                return
+            self._timer.cancel()
+        self._wakes_at = wake
+        self._timer = self._loop.call_later(wake - now + CLOCK_S, self._wake)
 
     def _wake(self) -> None:
         self._timer = None
-        self.pump()
+        self.pump(self.time())

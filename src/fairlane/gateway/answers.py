@@ -1,7 +1,6 @@
 """The answers that Fairlane itself gives: error objects, and the headers that tell a client when to come back."""
 
 from collections.abc import Iterable
-from functools import lru_cache
 from math import ceil
 
 import orjson
@@ -11,6 +10,8 @@ from fairlane.errors import RULES, Reason, Refused
 from fairlane.gateway.wire.exchange import Refusal
 
 JSON = b"content-type: application/json\r\n"
+_REQUESTS_LEFT = b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
+_TOKENS_LEFT = _REQUESTS_LEFT.replace(b"requests", b"tokens")
 
 
 def error_body(reason: Reason, message: str, param: str | None = None) -> bytes:
@@ -37,27 +38,28 @@ def retry_lines(refused: Refused) -> bytes:
     return b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (seconds, max(1000, ceil(wait * 1000)))
 
 
-@lru_cache(maxsize=4096)
 def go_duration(milliseconds: int) -> bytes:
     """A duration as Go prints it and OpenAI's headers carry it: 250ms, 7.66s, 6m0s, 1h2m3s."""
     if milliseconds < 1000:
         return b"%dms" % milliseconds
-    minutes, ms = divmod(milliseconds, 60_000)
-    seconds = f"{ms / 1000:g}s".encode()
-    if not minutes:
-        return seconds
+    if milliseconds < 60_000:
+        return b"%gs" % (milliseconds / 1000)
+    minutes, milliseconds = divmod(milliseconds, 60_000)
     hours, minutes = divmod(minutes, 60)
-    return b"%dm%b" % (minutes, seconds) if not hours else b"%dh%dm%b" % (hours, minutes, seconds)
+    seconds = milliseconds / 1000
+    return b"%dh%dm%gs" % (hours, minutes, seconds) if hours else b"%dm%gs" % (minutes, seconds)
 
 
-def allowance_lines(allowances: Iterable[tuple[bytes, Allowance | None]]) -> bytes:
-    """The `x-ratelimit-*` lines of the limits that there are; pairs of `requests` or `tokens` and what is left."""
-    return b"".join(
-        b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n"
-        % (kind, a.limit, kind, a.remaining, kind, go_duration(ceil(a.reset_s * 1000)))
-        for kind, a in allowances
-        if a is not None
-    )
+def allowance_lines(requests: Allowance | None, tokens: Allowance | None) -> bytes:
+    """The `x-ratelimit-*` lines of the limits that there are: what is left of each."""
+    lines = b""
+    if requests is not None:
+        limit, remaining, reset_s = requests
+        lines = _REQUESTS_LEFT % (limit, remaining, go_duration(ceil(reset_s * 1000)))
+    if tokens is not None:
+        limit, remaining, reset_s = tokens
+        lines += _TOKENS_LEFT % (limit, remaining, go_duration(ceil(reset_s * 1000)))
+    return lines
 
 
 def models_body(models: Iterable[str]) -> bytes:

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from itertools import count
 from typing import Any, cast
 
@@ -20,13 +20,13 @@ from fairlane.gateway.admission import Admission
 from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS
 from fairlane.gateway.identity import Caller, Identities
 from fairlane.gateway.links import EngineLink
-from fairlane.gateway.proxy import Model, Proxy, unknown_model
+from fairlane.gateway.proxy import Entry, Model, Proxy, forwarded, unknown_model
 from fairlane.gateway.trail import Trail
 from fairlane.gateway.view import View
 from fairlane.gateway.wire.exchange import Exchange, Refusal
 from fairlane.gateway.wire.http1 import HttpServer
 from fairlane.settings import Settings, class_specs, pool_specs
-from fairlane.telemetry.log import Log
+from fairlane.telemetry.log import PATH_MAX, Log
 from fairlane.telemetry.metrics import Metrics
 
 FAREWELL_S = 0.2  # for the answers of what is shed when draining ends
@@ -72,7 +72,16 @@ class Gateway:
         )
         self._models = {alias: Model(pool.name, name) for pool in settings.pools for alias, name in pool.aliases.items()}
         self._identities = Identities(settings)
-        self._proxy = Proxy(self._identities, self._models, classes, links=self.links, admission=self.admission, metrics=self.metrics)
+        self._proxy = Proxy(
+            self._identities,
+            self._models,
+            classes,
+            links=self.links,
+            admission=self.admission,
+            metrics=self.metrics,
+            tell=self._tell,
+            on_error=self._failed,
+        )
         self.http = HttpServer(
             self._serve,
             render=_render,
@@ -163,48 +172,57 @@ class Gateway:
         down = [pool for pool in self._specs if not any(link.up for link in self.links.values() if link.pool == pool)]
         return (False, f"no engine of pool {down[0]} is up") if down else (True, "ok")
 
-    async def _serve(self, exchange: Exchange) -> None:
-        """Answers one request and tells of it, whatever happens."""
-        trail = Trail(_request_id(exchange), time.monotonic())
-        caller = cast("Caller", exchange.owner)
-        trail.caller = caller.label
+    def _serve(self, exchange: Exchange) -> None:
+        """Takes one request in; whatever happens, it is answered and told of."""
+        entry = cast("Entry", exchange.head.owner)
+        trail = self._trail(exchange, entry.request_id)
+        trail.caller = entry.caller.label
         try:
-            if exchange.path.startswith(_MODELS):
-                self._list_models(exchange, caller, trail)
-            else:
-                await self._proxy.serve(exchange, _METERED[exchange.path.rstrip("/")], caller, trail)
+            if entry.route is not None:
+                self._proxy.serve(exchange, entry.route, entry, trail)
+                return
+            self._list_models(exchange, entry.caller, trail)
         except Refused as refused:
             trail.refuse(refused)
-            exchange.respond(*answers.refusal(refused, self._proxy.answer_lines(caller, trail)))
-        except asyncio.CancelledError:
-            trail.outcome = "cancelled"
-            raise
-        finally:
-            trail.tell(exchange, time.monotonic(), self.metrics, self.log if self.settings.server.access_log else None)
+            exchange.respond(*answers.refusal(refused, self._proxy.answer_lines(entry.caller, trail)))
+        self._tell(trail)
+
+    def _trail(self, exchange: Exchange, request_id: str | None) -> Trail:
+        return Trail(request_id or f"{_ID_PREFIX}{next(_ids):08x}", time.monotonic(), exchange.head.path)
+
+    def _tell(self, trail: Trail) -> None:
+        total_s = time.monotonic() - trail.arrived_at
+        self.metrics.request(trail, total_s)
+        if self.settings.server.access_log:
+            self.log.request(trail, total_s)
 
     def _early(self, exchange: Exchange) -> Refusal | None:
-        """Refuses before the body is read: wrong path, method or key. Else notes whose the request is."""
+        """Refuses before the body is read: wrong path, method, key or class. Else notes what the head says."""
+        head = exchange.head
         try:
-            exchange.owner = self._check(exchange)
+            head.owner = self._enter(exchange)
         except Refused as refused:
-            trail = Trail(_request_id(exchange), time.monotonic())
+            trail = self._trail(exchange, _request_id(head.headers))
             trail.refuse(refused)
-            trail.tell(exchange, trail.arrived_at, self.metrics, self.log if self.settings.server.access_log else None)
-            return answers.refusal(refused, _lines_before_caller(exchange, trail, refused))
+            self._tell(trail)
+            return answers.refusal(refused, _lines_before_caller(head.path, trail, refused))
         return None
 
-    def _check(self, exchange: Exchange) -> Caller:
-        """The caller of an acceptable request, or `Refused`."""
-        methods = _methods(exchange.path)
+    def _enter(self, exchange: Exchange) -> Entry:
+        """The entry of an acceptable request, or `Refused`."""
+        head = exchange.head
+        methods = _methods(head.path)
         if not methods:
-            raise Refused(Reason.NOT_FOUND, _where_instead(exchange.path))
-        if exchange.method not in methods:
+            raise Refused(Reason.NOT_FOUND, _where_instead(head.path))
+        if head.method not in methods:
             raise Refused(Reason.METHOD_NOT_ALLOWED, f"This path does not take that method; use {methods[0]}.")
-        return self._identities.identify(exchange)
+        caller = self._identities.identify(head.headers, exchange.peer)
+        route = _METERED.get(head.path.rstrip("/"))
+        return Entry(caller, route, self._identities.asked_rank(head.headers), _request_id(head.headers), forwarded(head.headers))
 
     def _list_models(self, exchange: Exchange, caller: Caller, trail: Trail) -> None:
         models = [m for m in self._models if caller.may_use(m)]
-        wanted = exchange.path.rstrip("/").removeprefix(_MODELS).lstrip("/")
+        wanted = exchange.head.path.rstrip("/").removeprefix(_MODELS).lstrip("/")
         if wanted and wanted not in models:
             raise unknown_model(wanted, caller, models)
         trail.status, trail.outcome = 200, "completed"
@@ -216,11 +234,11 @@ class Gateway:
         slots = sum(other.spec.slots for other in self.links.values() if other.pool == link.pool)
         self.scheduler.engine_report(link.pool, link.name, up=link.up, spec=link.spec)
         self.scheduler.reclass(link.pool, class_specs(self.settings, slots))
-        self.admission.pump()
+        self.admission.pump(self.admission.time())
 
     def _failed(self, exchange: Exchange, error: Exception) -> None:
         """A mistake of ours: it is logged with its place, and the client gets a plain 500."""
-        self.log.error("internal_error", path=exchange.path[:64], error=type(error).__name__, where=_place(error))
+        self.log.error("internal_error", path=exchange.head.path[:PATH_MAX], error=type(error).__name__, where=_place(error))
 
     async def _flush_log(self) -> None:
         while True:
@@ -242,9 +260,9 @@ def _where_instead(path: str) -> str:
     return f"{page} is on the admin port." if page else "Unknown path; the API is under /v1."
 
 
-def _lines_before_caller(exchange: Exchange, trail: Trail, refused: Refused) -> bytes:
+def _lines_before_caller(path: str, trail: Trail, refused: Refused) -> bytes:
     """The headers of a refusal that came before the caller was known."""
-    allow = b"allow: %b\r\n" % ", ".join(_methods(exchange.path)).encode() if refused.reason is Reason.METHOD_NOT_ALLOWED else b""
+    allow = b"allow: %b\r\n" % ", ".join(_methods(path)).encode() if refused.reason is Reason.METHOD_NOT_ALLOWED else b""
     return b"x-request-id: %b\r\n%b" % (trail.request_id.encode(), allow)
 
 
@@ -265,11 +283,11 @@ def _render(_status: int, reason: Reason, message: str) -> tuple[bytes, bytes]:
     return lines, body
 
 
-def _request_id(exchange: Exchange) -> str:
-    """The client's id if it is short and plain, else a new one."""
-    given = exchange.headers.get(b"x-request-id")
+def _request_id(headers: Mapping[bytes, bytes]) -> str | None:
+    """The client's id if it is short and plain."""
+    given = headers.get(b"x-request-id")
     if given is not None and len(given) <= REQUEST_ID_MAX and given.isascii():
         text = given.decode("ascii")
         if text.replace("-", "").replace("_", "").replace(".", "").replace(":", "").isalnum():
             return text
-    return f"{_ID_PREFIX}{next(_ids):08x}"
+    return None

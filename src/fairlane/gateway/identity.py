@@ -6,12 +6,12 @@ gets a more urgent one than its caller's `best_class`.
 
 import hashlib
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlane.core.values import Tenant
 from fairlane.errors import Reason, Refused
 from fairlane.gateway.calls.body import Call
-from fairlane.gateway.wire.exchange import Exchange
 from fairlane.settings import Settings, TenantSettings, anonymous_tenant, tenants
 from fairlane.settings.keys import Keyring
 from fairlane.settings.model import CallerSettings
@@ -54,12 +54,12 @@ class Identities:
             flows = (anonymous_tenant(settings, flow) for flow in range(ANONYMOUS_FLOWS))
             self._anonymous = [self._caller(settings.anonymous, tenant, ANONYMOUS) for tenant in flows]
 
-    def identify(self, exchange: Exchange) -> Caller:
+    def identify(self, headers: Mapping[bytes, bytes], peer: str) -> Caller:
         """The caller with the key in `authorization` or `x-api-key`, or the anonymous one of this address.
 
         Where no tenant is configured a key means nothing and is not looked at, since clients send one by habit.
         """
-        key = _key(exchange.headers)
+        key = _key(headers)
         if key is not None and self._tenants:
             tenant = self._keyring.tenant_of(key)
             if tenant is None:
@@ -67,22 +67,29 @@ class Identities:
             return self._tenants[tenant.name]
         if not self._anonymous:
             raise Refused(Reason.INVALID_API_KEY)
-        digest = hashlib.blake2b(_network(exchange.peer).encode(), digest_size=2).digest()
+        digest = hashlib.blake2b(_network(peer).encode(), digest_size=2).digest()
         return self._anonymous[int.from_bytes(digest) % ANONYMOUS_FLOWS]
 
-    def rank(self, caller: Caller, exchange: Exchange, call: Call) -> int:
-        """The class that the request gets: what it asks for, as far as its caller may."""
-        return max(self._asked(caller, exchange, call), caller.best_rank)
+    def rank(self, caller: Caller, by_header: int | None, call: Call) -> int:
+        """The class that the request gets: what it asks for, in its head before its body, as far as its caller may."""
+        asked = by_header if by_header is not None else self._asked(caller, call)
+        return max(caller.best_rank, asked)
 
-    def _asked(self, caller: Caller, exchange: Exchange, call: Call) -> int:
-        header = exchange.headers.get(CLASS_HEADER)
-        if header is not None:
-            rank = self._by_header.get(header)
-            if rank is None:
-                classes = ", ".join(self._ranks)
-                case = " Names are in lower case." if header.lower() in self._by_header else ""
-                raise Refused(Reason.INVALID_REQUEST, f"X-Fairlane-Class must be one of: {classes}.{case}", param="X-Fairlane-Class")
-            return rank
+    def asked_rank(self, headers: Mapping[bytes, bytes]) -> int | None:
+        """The class that a head names; None where it names none."""
+        header = headers.get(CLASS_HEADER)
+        if header is None:
+            return None
+        rank = self._by_header.get(header)
+        if rank is None:
+            classes = ", ".join(self._ranks)
+            case = " Names are in lower case." if header.lower() in self._by_header else ""
+            raise Refused(Reason.INVALID_REQUEST, f"X-Fairlane-Class must be one of: {classes}.{case}", param="X-Fairlane-Class")
+        return rank
+
+    def _asked(self, caller: Caller, call: Call) -> int:
+        if call.service_tier is None and not caller.trust_priority:
+            return caller.rank
         if caller.trust_priority and call.bad_priority:
             raise Refused(Reason.INVALID_REQUEST, "'priority' must be a whole number; 0 is the most urgent.", param="priority")
         match call.service_tier:
@@ -115,7 +122,7 @@ def _network(peer: str) -> str:
     return packed[:8].hex()
 
 
-def _key(headers: dict[bytes, bytes]) -> str | None:
+def _key(headers: Mapping[bytes, bytes]) -> str | None:
     """The key that a client presents: a bearer token, or Anthropic's header."""
     authorization = headers.get(b"authorization")
     if authorization is not None:

@@ -74,26 +74,27 @@ class EngineLink:
         """The first lines of a request to this path, the same for each request; only for an engine with an address."""
         return self._heads[path] if path in self._heads else self._make_head(path)
 
+    def acquire(self) -> UpstreamConnection | None:
+        """A connection that was kept, or None: `connect` makes one."""
+        return self.connections.acquire() if self.connections is not None else None
+
     async def connect(self) -> UpstreamConnection:
-        """A connection, kept or new; raises `ConnectFailed`."""
+        """A new connection; raises `ConnectFailed`."""
         if self.connections is None:
             raise ConnectFailed("closed")
-        return self.connections.acquire() or await self.connections.connect()
-
-    def note_speed(self, tokens: int, seconds: float) -> None:
-        """An answer of so many tokens took so long, its prompt included."""
-        if tokens > 0 and seconds > 0.0:
-            observed = seconds / tokens
-            known = self._seconds_per_token or observed
-            self._seconds_per_token = known + (observed - known) * SPEED_GAIN
+        return await self.connections.connect()
 
     def tokens_in(self, seconds: float) -> int:
         """How many tokens an answer has after so long, as far as is known; where nothing is, as many as may be."""
         return int(seconds / self._seconds_per_token) if self._seconds_per_token else sys.maxsize
 
-    def succeeded(self) -> None:
-        """The engine gave a whole answer."""
+    def succeeded(self, tokens: int, seconds: float) -> None:
+        """The engine gave a whole answer of so many tokens (0: a refusal) within so long, its prompt included."""
         self._failures = 0
+        if tokens > 0 and seconds > 0.0:
+            observed = seconds / tokens
+            known = self._seconds_per_token or observed
+            self._seconds_per_token = known + (observed - known) * SPEED_GAIN
 
     def broke(self) -> None:
         """The engine broke off a request."""

@@ -7,7 +7,6 @@ Token ids are exact; images and other media count an amount that whoever measure
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from fairlane.core.values import Usage
@@ -17,6 +16,7 @@ from fairlane.predict.predictor import LengthModel, Predictor
 
 FACTORS_MAX = 10_000  # kept of tenants, and as many of models: about 2 MB each
 ANSWERS_MIN = 5  # of a tenant and model, after which their lengths say more than the cap
+SETTLED = 100  # answers of a tenant and model, after which not every one of many needs to be learned
 FACTOR_MAX = 4.0  # the learned factor stays between its reciprocal and this
 FACTOR_PRIOR = 5  # a tenant's factor counts as much as its model's after that many answers
 FACTOR_GAIN_MIN = 1 / 8
@@ -30,8 +30,7 @@ _CJK = {0x11, *range(0x2E, 0xA0), *range(0xAC, 0xD8), 0xF9, 0xFA, 0xFF}
 _NOT_CJK = bytes(byte for byte in range(0x100) if byte not in _CJK)
 
 
-@dataclass(frozen=True, slots=True)
-class PromptSize:
+class PromptSize(NamedTuple):
     """A prompt in the units that tokens are estimated from: characters by script, token ids, and tokens of other parts."""
 
     ascii: int
@@ -41,18 +40,19 @@ class PromptSize:
     extra: int = 0
 
     @staticmethod
-    def of(text: str, *, ids: int = 0, extra: int = 0) -> "PromptSize":
-        """Measure a text. Time is linear with a small constant whatever the mixture: nothing loops over characters."""
+    def of(text: str, *, markup: int = 0, extra: int = 0) -> "PromptSize":
+        """Measure a text with so many characters of markup. Time is linear whatever the mixture: nothing loops over characters."""
         if text.isascii():
-            return PromptSize(len(text), 0, 0, ids, extra)
+            return PromptSize(len(text) + markup, 0, 0, 0, extra)
         plain = len(text.encode("utf-8", "surrogatepass").translate(None, _NOT_ASCII))
         cjk = len(text.encode("utf-16-le", "surrogatepass")[1::2].translate(None, _NOT_CJK))
-        return PromptSize(plain, cjk, len(text) - plain - cjk, ids, extra)
+        return PromptSize(plain + markup, cjk, len(text) - plain - cjk, 0, extra)
 
     @property
     def text_tokens(self) -> float:
         """Tokens of the text alone, before any factor is learned."""
-        return self.ascii / 4 + 0.7 * self.cjk + 0.5 * self.other
+        plain, cjk, other, _, _ = self
+        return plain / 4 + 0.7 * cjk + 0.5 * other if cjk or other else plain / 4
 
 
 class Estimate(NamedTuple):
@@ -79,11 +79,12 @@ class Factor:
     gain start wide and narrow with the first answers, so it settles at once.
     """
 
-    __slots__ = ("log", "samples")
+    __slots__ = ("due_at", "log", "samples")
 
     def __init__(self, log: float = 0.0, samples: int = 0) -> None:
         self.log = log
         self.samples = samples
+        self.due_at = 0.0  # answers before that time need not be learned
 
     def learn(self, log_ratio: float) -> None:
         """Take note of one answer."""
@@ -94,11 +95,16 @@ class Factor:
 
 
 class Estimator:
-    """Estimates requests and learns from their usage. Deterministic; memory is bounded, the longest unused is forgotten."""
+    """Estimates requests and learns from their usage. Deterministic; memory is bounded, the longest unused is forgotten.
 
-    __slots__ = ("lengths", "models", "tenants")
+    Of a tenant and model whose answers come faster than one in `gap_s` seconds, and of which enough is known, one in that
+    time is learned: hundreds a second say no more than some of them.
+    """
 
-    def __init__(self, lengths: LengthModel | None = None) -> None:
+    __slots__ = ("_gap_s", "lengths", "models", "tenants")
+
+    def __init__(self, lengths: LengthModel | None = None, *, gap_s: float = 0.0) -> None:
+        self._gap_s = gap_s
         self.lengths: LengthModel = Predictor() if lengths is None else lengths
         self.tenants: Kept[tuple[str, str], Factor] = Kept(FACTORS_MAX)
         self.models: Kept[str, Factor] = Kept(FACTORS_MAX)
@@ -141,9 +147,13 @@ class Estimator:
         """
         if not complete:
             return
+        own = self.tenants.use((tenant, model), Factor)
+        if now < own.due_at and own.samples >= SETTLED:
+            return
+        own.due_at = now + self._gap_s
         log_ratio = _log_ratio(prompt, usage.prompt_tokens)
         if log_ratio is not None:
-            self.tenants.use((tenant, model), Factor).learn(log_ratio)
+            own.learn(log_ratio)
             self.models.use(model, Factor).learn(log_ratio)
         if estimate.asked is not None and estimate.prediction is not None:
             tokens = round(usage.output_tokens / estimate.choices)

@@ -83,15 +83,17 @@ class LengthModel(Protocol):
 class Shift:
     """How far upper lengths are moved, in logarithms, so that they cover what they promise."""
 
-    __slots__ = ("log",)
+    __slots__ = ("factor", "log")
 
     def __init__(self, log: float = 0.0) -> None:
         self.log = log
+        self.factor = math.exp(log)
 
     def note(self, *, exceeded: bool) -> None:
         """Take note of whether an answer was longer than its upper length."""
         log = self.log + UPPER_GAIN * (exceeded - (1.0 - UPPER_SHARE))
         self.log = max(-UPPER_SHIFT_MAX, min(UPPER_SHIFT_MAX, log))
+        self.factor = math.exp(self.log)
 
 
 class Predictor:
@@ -177,7 +179,7 @@ class Predictor:
 
     def _calibration(self, asked: Asked) -> float:
         shift = self.shifts.find((asked.model, asked.rank, asked.guess is not None))
-        return 1.0 if shift is None else math.exp(shift.log)
+        return 1.0 if shift is None else shift.factor
 
     def _say(self, place: Place, cap: int | None) -> _Said:
         """What is predicted for a place; kept unless its tenant is unknown."""

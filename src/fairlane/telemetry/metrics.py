@@ -1,4 +1,4 @@
-"""What the gateway counts about itself, as plain numbers that cost well under a microsecond to change.
+"""What the gateway counts about itself, as plain numbers: about a microsecond for all of a request.
 
 Counters and histograms are fed by the edge. Gauges are not kept at all: `sample` is asked for them at each scrape, so they
 cannot drift from the state that they describe. Every series exists from the start with the value 0, because a rate over a
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fairlane.telemetry.ended import Ended
 from fairlane.telemetry.histogram import Histogram
 from fairlane.telemetry.table import (
     ANONYMOUS,
@@ -98,29 +99,26 @@ class Metrics:
         """The first byte of the answer's body left this long after the request arrived."""
         self._ttfts[cls].observe(seconds)
 
-    def finished(self, cls: str, outcome: str, seconds: float, *, tenant: str | None = None) -> None:
-        """A request ended, once for each; `tenant` is None where the caller was not known yet.
+    def request(self, ended: Ended, total_s: float) -> None:
+        """Count a request that is over, once for each. Its wait and its first token were counted when they came.
 
-        Only completed ones of a class are timed: a fast failure must not look like a fast server.
+        Only completed ones of a class are timed as a whole: a fast failure must not look like a fast server. Only reasons
+        of rejections and evictions are shedding.
         """
+        cls, outcome, reason, caller = ended.cls, ended.outcome, ended.reason, ended.caller
+        tokens_in, tokens_out = ended.tokens_in, ended.tokens_out
         self._requests[cls][outcome] += 1
-        if tenant is not None:
-            self._tenant_requests[tenant][outcome] += 1
+        if caller:
+            self._tenant_requests[caller][outcome] += 1
+        if reason is not None and reason in self._shed[cls]:
+            self._shed[cls][reason] += 1
         if outcome == "completed" and cls != NO_CLASS:
-            self._totals[cls].observe(seconds)
-
-    def shed(self, cls: str, reason: str) -> None:
-        """Say why a request was rejected or evicted, beside `finished`. Reasons of other families are no shedding: ignored."""
-        reasons = self._shed[cls]
-        if reason in reasons:
-            reasons[reason] += 1
-
-    def served(self, pool: str, cls: str, tokens_in: int, tokens_out: int, cost: int, *, tenant: str = ANONYMOUS) -> None:
-        """A request that an engine worked on is settled: its real tokens, and the cost that they come to."""
-        for tokens in (self._tokens[cls], self._tenant_tokens[tenant]):
-            tokens["in"] += tokens_in
-            tokens["out"] += tokens_out
-        self._served[pool][cls] += cost
+            self._totals[cls].observe(total_s)
+        if tokens_in is not None and tokens_out is not None:
+            self._served[ended.pool][cls] += ended.cost
+            for tokens in (self._tokens[cls], self._tenant_tokens[caller]):
+                tokens["in"] += tokens_in
+                tokens["out"] += tokens_out
 
     def engine_refused(self, engine: str, status: int) -> None:
         """An engine answered with an error status of its own."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairlane.errors import Refused
 from fairlane.gateway.calls import body as module
 from fairlane.gateway.calls import prompt
-from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS, METERED, ROUTES, Route, read, rewrite
+from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS, METERED, ROUTES, STEERING, Route, read, rewrite
 from fairlane.predict.estimate import Estimator, PromptSize
 from tests.gateway.calls.bodies import HELLO, anything, chat, escaped, refusal, spelt, with_member
 
@@ -233,6 +233,33 @@ def test_a_name_that_differs_by_case_only_is_refused(name: str) -> None:
 def test_other_names_may_have_capitals() -> None:
     """Unknown members of any spelling are the engine's matter."""
     assert chat(topK=5, Ünknown=1).model == "m"
+
+
+def test_the_usual_names_need_no_look() -> None:
+    """None of them steers an engine, and none differs from an owned one by its case only."""
+    assert not module.USUAL & STEERING
+    assert not {name for name in module.USUAL if name.casefold() != name}
+    assert not module.USUAL & {"n", "best_of", "service_tier", "priority"}
+
+
+usual = st.sampled_from(sorted(module.USUAL - {"model", "messages", "prompt", "input"}))
+few = st.none() | st.booleans() | st.integers(-1, 3) | st.just(module.CAP_MAX + 1) | st.just({"include_usage": True}) | st.text(max_size=2)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from([CHAT, COMPLETIONS, EMBEDDINGS]), st.dictionaries(usual, few, max_size=5), st.sampled_from(["m", "", 5]))
+def test_an_unknown_name_changes_nothing(route: Route, members: dict[str, object], model: object) -> None:
+    """A body of usual names only, which is read with fewer looks, is understood like the same body with another name in it."""
+    body = {"model": model, "messages": HELLO, "prompt": "x", "input": "x", **members}
+    said: list[tuple[object, ...]] = []
+    for candidate in (body, {**body, "x-unknown": 1}):
+        try:
+            call = read(route, orjson.dumps(candidate))
+        except Refused as refused:
+            said.append((refused.reason, refused.param, str(refused)))
+        else:
+            said.append(call._replace(fields=call.fields - {"x-unknown"}))
+    assert said[0] == said[1]
 
 
 @settings(max_examples=300, deadline=None)

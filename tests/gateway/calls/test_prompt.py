@@ -2,6 +2,8 @@
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairlane.gateway.calls import prompt
 from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS, Route, read, rewrite
@@ -74,6 +76,24 @@ def test_text_in_every_place_is_counted() -> None:
         assert counted == PromptSize.of(orjson.dumps(tools).decode())
 
 
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+shapes = texts | st.none() | st.lists(texts | st.fixed_dictionaries({"type": st.just("text"), "text": texts}), max_size=3)
+
+
+@given(st.lists(st.tuples(shapes, st.booleans()), min_size=1, max_size=6))
+def test_a_plain_message_counts_like_any_other(said: list[tuple[object, bool]]) -> None:
+    """A role and a text alone are measured at once; with a member that counts nothing, or as parts, they come to the same."""
+    plain = [{"role": "user", "content": content} for content, _ in said]
+    named = [message | ({"name": "x"} if has_name else {}) for message, (_, has_name) in zip(plain, said, strict=True)]
+    whole = "".join(text for content, _ in said for text in _texts(content))
+    assert size(*plain) == size(*named) == PromptSize.of(whole)
+
+
+def _texts(content: object) -> list[str]:
+    parts = content if isinstance(content, list) else [content or ""]
+    return [str(part["text"] if isinstance(part, dict) else part) for part in parts]
+
+
 MEDIA: list[tuple[dict[str, object], int]] = [
     ({"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 2_000_000}}, prompt.IMAGE_TOKENS),
     ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}, prompt.IMAGE_LOW_TOKENS),
@@ -91,6 +111,25 @@ def test_media_count_a_bounded_amount_and_pass_unchanged(part: dict[str, object]
     call = read(CHAT, body)
     assert (call.prompt.extra, call.prompt.ascii) == (tokens, 5 + prompt.MESSAGE_CHARACTERS)
     assert rewrite(body, call, model="m", drop=PRIORITY, set_fields={}) is body
+
+
+def test_the_bound_on_pieces_is_exact() -> None:
+    """As many as the bound pass, whether they are plain messages, parts or tool calls; one more does not."""
+    plain = {"role": "user", "content": ""}
+    parts = {"role": "user", "content": [""] * 5}
+    calls = {"role": "assistant", "content": "", "tool_calls": [CALL] * 4}
+    for last, pieces in ((plain, 1), (parts, 6), (calls, 5)):
+        messages = [plain] * (prompt.PIECES_MAX - pieces)
+        assert size(*messages, last).ascii == (80_000 if last is calls else 0)
+        assert refusal(CHAT, orjson.dumps({"model": "m", "messages": [*messages, plain, last]})).param == "messages"
+
+
+@pytest.mark.parametrize("odd", [None, 5, "hi", ["hi"]])
+def test_one_message_that_is_no_object_is_refused(odd: object) -> None:
+    """It is found among plain messages, wherever it stands."""
+    plain = {"role": "user", "content": "hi"}
+    for messages in ([odd, plain], [plain, odd], [{"role": "assistant", "content": None}, odd, plain]):
+        assert refusal(CHAT, orjson.dumps({"model": "m", "messages": messages})).param == "messages"
 
 
 def test_the_number_of_pieces_is_bounded() -> None:

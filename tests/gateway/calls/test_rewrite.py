@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlane.gateway.calls.body import CHAT, STEERING, read, rewrite
+from fairlane.gateway.calls.body import CAP_MAX, CHAT, STEERING, read, rewrite
 from tests.gateway.calls.bodies import HELLO, anything, escaped, spelt, with_member
 
 NONE: frozenset[str] = frozenset()
@@ -28,6 +28,31 @@ def test_of_two_caps_the_smaller_wins_at_the_engine_too(first: int, second: int)
     call = read(CHAT, body)
     sent = orjson.loads(rewrite(body, call, model=None, drop=NONE, set_fields={}))
     assert call.cap == sent["max_tokens"] == sent["max_completion_tokens"] == 10
+
+
+@pytest.mark.parametrize(("first", "second"), [(CAP_MAX + 5, CAP_MAX + 9), (CAP_MAX + 9, CAP_MAX + 5), (2**64 - 1, CAP_MAX + 5)])
+def test_of_two_huge_caps_the_smaller_is_sent(first: int, second: int) -> None:
+    """What is counted saturates; what is sent is the client's own number."""
+    body = orjson.dumps({"model": "m", "max_tokens": first, "messages": HELLO, "max_completion_tokens": second})
+    call = read(CHAT, body)
+    sent = orjson.loads(rewrite(body, call, model=None, drop=NONE, set_fields={}))
+    assert (call.cap, sent["max_tokens"], sent["max_completion_tokens"]) == (CAP_MAX, CAP_MAX + 5, CAP_MAX + 5)
+
+
+def test_caps_that_agree_are_left_alone() -> None:
+    """Two spellings of one number, or one of them null, need no change."""
+    for other in (7, None):
+        body = orjson.dumps({"model": "m", "max_tokens": 7, "messages": HELLO, "max_completion_tokens": other})
+        call = read(CHAT, body)
+        assert call.cap == 7
+        assert rewrite(body, call, model="m", drop=PRIORITY, set_fields={}) is body
+
+
+def test_several_members_are_added_in_order() -> None:
+    """New members come last, as they are given, and changed ones stay in their place."""
+    body = b'{"model":"m","messages":[{}], "b":0 }'
+    out = rewrite(body, read(CHAT, body), model="n", drop=PRIORITY, set_fields={"a": b"1", "b": b"2", 'c"': b"[3]"})
+    assert out == b'{"model":"n","messages":[{}], "b":2 ,"a":1,"c\\"":[3]}'
 
 
 def test_numbers_at_the_edge_keep_their_bytes() -> None:

@@ -19,7 +19,6 @@ from fairlane.errors import Reason
 from fairlane.gateway.wire.exchange import Exchange, Refusal
 from fairlane.gateway.wire.http1 import HttpServer
 from fairlane.gateway.wire.reader import Early
-from fairlane.gateway.wire.upstream import EnginePool, Headers
 
 POST = b"POST /v1/chat/completions?a=1 HTTP/1.1\r\nHost: x\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -183,7 +182,6 @@ class Engine:
 
 
 Script = Callable[[Peer], Awaitable[None]]
-Serve = Callable[[Exchange], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
@@ -250,6 +248,42 @@ class Listener:
     server: HttpServer
     port: int
     errors: list[Exception]
+    tasks: set[asyncio.Task[None]]  # of asynchronous servers
+
+
+Serve = Callable[[Exchange], Awaitable[None] | None]
+
+
+class Waiter:
+    """The worker of an exchange that is served by a task; it sees to the answer where the task makes a mistake."""
+
+    def __init__(self, exchange: Exchange, serving: Awaitable[None], listener: Listener) -> None:
+        self._exchange = exchange
+        self._listener = listener
+        self._task = asyncio.ensure_future(self._run(serving))
+        listener.tasks.add(self._task)
+        self._task.add_done_callback(listener.tasks.discard)
+
+    def abandon(self) -> None:
+        self._task.cancel()
+
+    async def _run(self, serving: Awaitable[None]) -> None:
+        exchange = self._exchange
+        try:
+            await serving
+        except Exception as error:  # noqa: BLE001 - it is what the test asks for
+            self._listener.errors.append(error)
+        if exchange.started:
+            exchange.abort()
+        else:
+            exchange.respond(500, b"", b"")
+
+
+async def flushed(exchange: Exchange) -> None:
+    """Return once the client's last byte is handed to the kernel, or the client has left."""
+    event = asyncio.Event()
+    exchange.when_flushed(event.set)
+    await event.wait()
 
 
 def nothing_early(exchange: Exchange) -> Refusal | None:
@@ -273,117 +307,22 @@ class Limits(TypedDict, total=False):
 
 @contextlib.asynccontextmanager
 async def serving(serve: Serve, **limits: Unpack[Limits]) -> AsyncIterator[Listener]:
-    """Run a server; at the end nothing of it is left."""
+    """Run a server; at the end nothing of it is left. A `serve` that is asynchronous runs in a task for each exchange."""
+
+    def call(exchange: Exchange) -> None:
+        waiting = serve(exchange)
+        if waiting is not None:
+            exchange.worker = Waiter(exchange, waiting, listener)
+
     errors: list[Exception] = []
     defaults = Limits(early=nothing_early, max_body_bytes=1 << 20, max_connections=100)
-    server = HttpServer(serve, render=render, on_error=lambda _, error: errors.append(error), **(defaults | limits))
+    server = HttpServer(call, render=render, on_error=lambda _, error: errors.append(error), **(defaults | limits))
     listening = await asyncio.get_running_loop().create_server(server.protocol, "127.0.0.1", 0)
+    listener = Listener(server, listening.sockets[0].getsockname()[1], errors, set())
     try:
-        yield Listener(server, listening.sockets[0].getsockname()[1], errors)
+        yield listener
     finally:
         listening.close()
         await server.close(0)
         assert not server.connections
-        assert not server.tasks
-
-
-async def echo(exchange: Exchange) -> None:
-    """Answer with what was understood."""
-    exchange.respond(200, b"x-path: %b\r\n" % exchange.path.encode(), exchange.body)
-
-
-def ask(*pieces: bytes, serve: Serve = echo, answers: int = 1, closed: bool | None = None, **limits: Unpack[Limits]) -> list[Answer]:
-    """Send pieces on one connection, read that many answers, and see whether the connection was then closed."""
-    seen: list[Answer] = []
-
-    async def talk() -> None:
-        async with serving(serve, **limits) as listener:
-            client = await connect(listener.port)
-            await client.send(*pieces)
-            seen.extend([await client.answer() for _ in range(answers)])
-            if closed is True:
-                assert await client.closed()
-            elif closed is False:
-                await client.send(GET)
-                assert (await client.answer()).status == 200
-            client.leave()
-            assert listener.errors == []
-
-    run(talk())
-    return seen
-
-
-def post(body: bytes, *lines: bytes) -> bytes:
-    """A whole request with a declared length."""
-    return POST + b"".join(line + b"\r\n" for line in lines) + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-
-
-def chunked(*chunks: bytes) -> bytes:
-    """A whole request in chunks."""
-    return POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in chunks) + b"0\r\n\r\n"
-
-
-@dataclass
-class Recorder:
-    """A sink that notes everything in order."""
-
-    calls: list[str] = field(default_factory=list)
-    status: int = 0
-    headers: Headers = field(default_factory=list)
-    length: int | None = None
-    payload: bytes = b""
-    last_said: bool = False
-    why: str = ""
-    unsent: bool = False
-
-    def head(self, status: int, headers: Headers, length: int | None) -> None:
-        self.calls.append("head")
-        self.status, self.headers, self.length = status, headers, length
-
-    def body(self, data: bytes, last: bool) -> None:
-        assert data
-        assert not self.last_said
-        self.calls.append("body")
-        self.payload += data
-        self.last_said = last
-
-    def ended(self) -> None:
-        self.calls.append("ended")
-
-    def failed(self, why: str, unsent: bool) -> None:
-        self.calls.append("failed")
-        self.why, self.unsent = why, unsent
-
-    @property
-    def over(self) -> bool:
-        assert self.calls.count("ended") + self.calls.count("failed") <= 1
-        return bool(self.calls) and self.calls[-1] in {"ended", "failed"}
-
-
-def play(script: Script, test: Callable[[EnginePool], Awaitable[None]], *, idle_keep_s: float = 1.5, rest_s: float = 0.0) -> int:
-    """Run a test against a scripted engine; return how many connections the engine saw. In the end none is open."""
-    connections = 0
-
-    async def whole() -> None:
-        nonlocal connections
-        async with engine(script) as seen:
-            pool = EnginePool("127.0.0.1", seen.port, rest_s=rest_s, idle_keep_s=idle_keep_s)
-            try:
-                await test(pool)
-            finally:
-                pool.close()
-            assert pool.open_connections == 0
-            await until(lambda: seen.open == 0)
-            connections = seen.connections
-
-    run(whole())
-    return connections
-
-
-async def ask_engine(pool: EnginePool, sink: Recorder | None = None) -> Recorder:
-    """One request and its whole answer."""
-    sink = sink or Recorder()
-    connection = pool.acquire() or await pool.connect()
-    connection.send(REQUEST, sink)
-    await until(lambda: sink.over)
-    return sink
+        await until(lambda: not listener.tasks)

@@ -1,6 +1,7 @@
 """Answers that break, fall silent or are not wanted any more: what the client sees, and what the engine."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -8,17 +9,9 @@ import pytest
 from fairlane.gateway.wire import relay as module
 from fairlane.gateway.wire.exchange import Exchange
 from fairlane.gateway.wire.relay import Relay
-from fairlane.gateway.wire.upstream import EnginePool
+from fairlane.gateway.wire.upstream import EnginePool, UpstreamConnection
 from tests.gateway.wire.passages import EVENTS, LAST, REPLY, STREAM_HEAD, Gateway, framed, plain, through
-from tests.gateway.wire.sockets import (
-    Peer,
-    connect,
-    engine,
-    run,
-    says,
-    serving,
-    until,
-)
+from tests.gateway.wire.sockets import Peer, connect, engine, run, says, serving, until
 
 EARLY = {
     "close": ([], "close", "closed"),
@@ -28,6 +21,22 @@ EARLY = {
     "head of a stream": ([STREAM_HEAD], "close", "closed"),
     "half an event": ([STREAM_HEAD, *framed(b": ping\n\n", b"data: {")], "reset", "reset"),
 }
+
+
+async def relayed(exchange: Exchange, connection: UpstreamConnection, relays: list[Relay] | None = None) -> Relay:
+    """A whole answer that is passed on."""
+    over = asyncio.Event()
+    relay = Relay(exchange, connection, lambda _: b"", lambda _: over.set(), first_byte_s=5, idle_s=5, stream=False)
+    if relays is not None:
+        relays.append(relay)
+    relay.start(b"GET / HTTP/1.1\r\n\r\n")
+    await over.wait()
+    return relay
+
+
+def paused(made: Gateway) -> bool:
+    """Whether the client has stopped the engine."""
+    return bool(made.relays) and made.relays[0]._connection._paused
 
 
 @pytest.mark.parametrize(("pieces", "then", "why"), EARLY.values(), ids=EARLY)
@@ -99,23 +108,21 @@ def test_a_request_that_was_never_written_may_be_sent_again() -> None:
 
     async def test() -> None:
         async with engine(says(plain(b"{}"))) as seen:
-            pool = EnginePool("127.0.0.1", seen.port, rest_s=0)
-            unsent: list[bool] = []
+            with contextlib.closing(EnginePool("127.0.0.1", seen.port, rest_s=0)) as pool:
+                unsent: list[bool] = []
 
-            async def serve(exchange: Exchange) -> None:
-                dead, alive = await pool.connect(), await pool.connect()
-                dead.abort()
-                for connection in (dead, alive):
-                    relay = Relay(exchange, connection, lambda _: b"", first_byte_s=5, idle_s=5, stream=False)
-                    await relay.run(b"GET / HTTP/1.1\r\n\r\n")
-                    unsent.append(relay.unsent)
+                async def serve(exchange: Exchange) -> None:
+                    dead, alive = await pool.connect(), await pool.connect()
+                    dead.abort()
+                    for connection in (dead, alive):
+                        relay = await relayed(exchange, connection)
+                        unsent.append(relay.unsent)
 
-            async with serving(serve) as listener:
-                client = await connect(listener.port)
-                await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-                assert (await client.answer()).body == b"{}"
-                assert unsent == [True, False]
-            pool.close()
+                async with serving(serve) as listener:
+                    client = await connect(listener.port)
+                    await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                    assert (await client.answer()).body == b"{}"
+                    assert unsent == [True, False]
 
     run(test())
 
@@ -235,8 +242,9 @@ def test_cancelling_at_any_tick_leaves_nothing() -> None:
             for _ in range(ticks):
                 await asyncio.sleep(0)
             client.leave()
-            await until(lambda: not made.listener.server.connections and not made.listener.server.tasks)
+            await until(lambda: not made.listener.server.connections)
             assert made.pool.open_connections == len(made.pool._idle)
+        assert made.over_count == 40
         assert all(relay.completed for relay in made.ended)
 
     through(script, test)
@@ -263,7 +271,7 @@ def test_fc_24_a_slow_reader_slows_its_engine() -> None:
 
     async def test(made: Gateway) -> None:
         client = await made.client(receive_bytes=8192)
-        await until(lambda: made.relays and made.relays[0]._paused)
+        await until(lambda: paused(made))
         await asyncio.sleep(0.1)
         [connection] = made.listener.server.connections
         assert connection.transport.get_write_buffer_size() < 1 << 20
@@ -290,7 +298,7 @@ def test_fc_24_a_stalled_reader_is_dropped_and_its_engine_freed() -> None:
 
     async def test(made: Gateway) -> None:
         client = await made.client(receive_bytes=8192)
-        await until(lambda: made.relays and made.relays[0]._paused)
+        await until(lambda: paused(made))
         await until(lambda: not made.listener.server.connections)
         await made.over()
         assert made.pool.open_connections == 0
@@ -301,13 +309,13 @@ def test_fc_24_a_stalled_reader_is_dropped_and_its_engine_freed() -> None:
 
 
 def test_the_engine_is_free_before_a_slow_client_has_read() -> None:
-    """An answer that fits the send buffer frees its connection at the engine's last byte; `flushed` waits for the client."""
+    """An answer that fits the send buffer frees its connection at the engine's last byte; `when_flushed` waits for the client."""
     body = b"x" * (6 << 20)
 
     async def test(made: Gateway) -> None:
         client = await made.client(stream=False, receive_bytes=8192)
-        await until(lambda: made.ended or (made.relays and made.relays[0]._paused))
-        assert made.tasks_over == 0
+        await until(lambda: made.ended or paused(made))
+        assert made.over_count == 0
         answer = await client.answer()
         assert len(answer.body) == len(body)
         await made.over()
@@ -322,26 +330,23 @@ def test_a_client_that_was_slow_before_pauses_the_next_answer_too() -> None:
 
     async def test() -> None:
         async with engine(says(plain(body))) as seen:
-            pool = EnginePool("127.0.0.1", seen.port)
-            relays: list[Relay] = []
+            with contextlib.closing(EnginePool("127.0.0.1", seen.port)) as pool:
+                relays: list[Relay] = []
 
-            async def serve(exchange: Exchange) -> None:
-                if exchange.path == "/first":
-                    exchange.respond(200, b"", body)
-                    return
-                relay = Relay(exchange, await pool.connect(), lambda _: b"", first_byte_s=5, idle_s=5, stream=False)
-                relays.append(relay)
-                await relay.run(b"GET / HTTP/1.1\r\n\r\n")
+                async def serve(exchange: Exchange) -> None:
+                    if exchange.head.path == "/first":
+                        exchange.respond(200, b"", body)
+                        return
+                    await relayed(exchange, await pool.connect(), relays)
 
-            async with serving(serve) as listener:
-                client = await connect(listener.port, receive_bytes=8192)
-                await client.send(b"".join(b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in (b"first", b"second")))
-                await until(lambda: relays)
-                await asyncio.sleep(0.1)
-                assert not relays[0].started
-                for _ in range(2):
-                    assert len((await client.answer()).body) == len(body)
-                assert relays[0].completed
-            pool.close()
+                async with serving(serve) as listener:
+                    client = await connect(listener.port, receive_bytes=8192)
+                    await client.send(b"".join(b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in (b"first", b"second")))
+                    await until(lambda: relays)
+                    await asyncio.sleep(0.1)
+                    assert not relays[0].started
+                    for _ in range(2):
+                        assert len((await client.answer()).body) == len(body)
+                    assert relays[0].completed
 
     run(test())

@@ -9,20 +9,8 @@ import time
 import pytest
 
 from fairlane.gateway.wire.upstream import ConnectFailed, EnginePool, fetch
-from tests.gateway.wire.sockets import (
-    CHUNKED,
-    OK,
-    REQUEST,
-    Peer,
-    Recorder,
-    Script,
-    ask_engine,
-    engine,
-    play,
-    run,
-    says,
-    until,
-)
+from tests.gateway.wire.passages import Recorder, ask, ask_engine, play
+from tests.gateway.wire.sockets import CHUNKED, OK, REQUEST, Peer, Script, engine, run, says, until
 
 # Keeping connections.
 
@@ -46,7 +34,7 @@ def test_a_connection_is_kept_if_it_can_be(answer: bytes, kept: bool) -> None:
     async def test(pool: EnginePool) -> None:
         for _ in range(3):
             sink = await ask_engine(pool)
-            assert (sink.calls, sink.payload[:2]) == (["head", "body", "ended"], sink.payload)
+            assert (sink.calls, sink.payload[:2]) == (["begin"], sink.payload)
             assert pool.open_connections == int(kept)
 
     assert play(says(answer), test) == (1 if kept else 3)
@@ -59,7 +47,7 @@ def test_the_newest_idle_connection_is_taken_first() -> None:
         connections = [await pool.connect() for _ in range(3)]
         sinks = [Recorder() for _ in connections]
         for connection, sink in zip(connections, sinks, strict=True):
-            connection.send(REQUEST, sink)
+            ask(connection, sink)
             await until(lambda sink=sink: sink.over)  # type: ignore[misc]
         for _ in range(20):
             await ask_engine(pool)
@@ -91,7 +79,7 @@ def test_an_engine_that_hangs_up_after_its_answer_loses_no_request(wait_s: float
     async def test(pool: EnginePool) -> None:
         for _ in range(30):
             sink = await ask_engine(pool)
-            assert sink.calls == ["head", "body", "ended"]
+            assert (sink.complete, sink.payload) == (True, b"ok")
         assert pool._hung_up == {True}
 
     assert play(script, test, rest_s=0.05) == 30
@@ -108,6 +96,23 @@ def test_a_connection_that_survived_its_rest_needs_none_any_more() -> None:
             await ask_engine(pool)
 
     assert play(says(STREAMED), test, rest_s=0.05) == 1
+
+
+def test_a_connection_that_we_close_is_no_hanging_up() -> None:
+    """A client that leaves soon after an answer says nothing about the engine: its connections are kept as before."""
+
+    async def test(pool: EnginePool) -> None:
+        for _ in range(5):
+            assert (await ask_engine(pool)).complete
+            await asyncio.sleep(0.03)
+            connection = pool.acquire()
+            assert connection is not None
+            ask(connection, Recorder())
+            connection.abort()
+            await asyncio.sleep(0.005)
+        assert (pool._survived, pool._hung_up) == ({False}, set())
+
+    play(says(OK), test, rest_s=0.02)
 
 
 def test_idle_connections_are_retired() -> None:
@@ -149,7 +154,7 @@ def test_fc_26_an_end_that_has_arrived_unseen_is_noticed() -> None:
         connections = [await pool.connect() for _ in range(2)]
         for connection in connections:
             sink = Recorder()
-            connection.send(REQUEST, sink)
+            ask(connection, sink)
             await until(lambda sink=sink: sink.over)  # type: ignore[misc]
         assert connections[1].is_usable()
         far = far_ends[-1]
@@ -173,6 +178,29 @@ def test_fc_26_an_end_that_has_arrived_unseen_is_noticed() -> None:
             far.close()
 
 
+def test_an_end_that_is_seen_on_taking_a_connection_is_a_hanging_up() -> None:
+    """The engine had stayed until then, so its connections rest again."""
+    far_ends: list[socket.socket] = []
+
+    async def script(peer: Peer) -> None:
+        far_ends.append(socket.socket(fileno=socket.dup(peer.writer.get_extra_info("socket").fileno())))
+        while await peer.request():
+            await peer.send(OK)
+
+    async def test(pool: EnginePool) -> None:
+        await ask_engine(pool)
+        await asyncio.sleep(0.07)
+        await ask_engine(pool)
+        assert (pool.connected, pool._survived) == (1, {False})
+        far_ends[0].shutdown(socket.SHUT_WR)
+        time.sleep(0.01)  # noqa: ASYNC251 - the loop must not run
+        assert pool.acquire() is None
+        assert (pool._survived, pool._hung_up) == (set(), set())
+        far_ends[0].close()
+
+    play(script, test, rest_s=0.05)
+
+
 def test_fc_26_idle_connections_never_fail_a_request() -> None:
     """Around the moment at which the engine closes idle connections every request succeeds, and is executed once."""
     executed = 0
@@ -191,7 +219,7 @@ def test_fc_26_idle_connections_never_fail_a_request() -> None:
 
     async def test(pool: EnginePool) -> None:
         for i in range(20):
-            assert (await ask_engine(pool)).calls[-1] == "ended"
+            assert (await ask_engine(pool)).complete
             await asyncio.sleep(0.09 + i / 1000)
 
     play(script, test, idle_keep_s=0.075)
@@ -280,7 +308,7 @@ def test_closing_a_pool_closes_everything() -> None:
         idle = await pool.connect()
         busy = await pool.connect()
         sink = Recorder()
-        busy.send(REQUEST.replace(b"/v1/x", b"/slow"), sink)
+        ask(busy, sink, REQUEST.replace(b"/v1/x", b"/slow"))
         await asyncio.sleep(0.01)
         pool.close()
         assert (sink.calls, sink.why) == (["failed"], "closed")

@@ -34,11 +34,13 @@ def test_exactly_the_usage_event_is_taken_out_wherever_the_stream_is_cut(cuts: l
     assert shown(whole, cuts) == wanted
 
 
-def test_whole_events_pass_at_once() -> None:
-    """Nothing waits that need not."""
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+def test_whole_events_pass_at_once(end: bytes) -> None:
+    """Nothing waits that need not, and a piece without usage is the very same piece, so that its framing can be kept."""
     one = UsageFilter()
-    for event in TEXT:
-        assert one.feed(event + b"\n\n") == event + b"\n\n"
+    for event in [*TEXT, end.join(TEXT)]:
+        piece = event + end
+        assert one.feed(piece) is piece
 
 
 @pytest.mark.parametrize("size", [100, 300_000])

@@ -42,11 +42,19 @@ METERED = frozenset(
     {"model", "messages", "prompt", "input", "tools", "functions", "response_format", "n", "best_of"}
     | {"max_tokens", "max_completion_tokens", "stream", "stream_options", "service_tier", "priority"}
 )
+# Names that steer nothing, are no other's twin, and are looked at in every body or in none. Most bodies have no others.
+USUAL = frozenset(
+    {"model", "messages", "prompt", "input", "max_tokens", "max_completion_tokens", "stream", "stream_options", "user"}
+    | {"temperature", "top_p", "top_k", "min_p", "stop", "seed", "frequency_penalty", "presence_penalty", "repetition_penalty"}
+    | {"tools", "tool_choice", "parallel_tool_calls", "response_format", "logprobs", "top_logprobs", "logit_bias"}
+    | {"reasoning_effort", "encoding_format", "dimensions"}
+)
 
 _OWNED = METERED | STEERING
 _QUOTED = {name: f'"{name}"'.encode() for name in METERED}
 _ESCAPED_LETTER = re.compile(rb"\\u00[567]")
 _ASK_USAGE = b'{"include_usage":true}'
+_COUNTED_BYTES_MIN = 2 * VALUES_MAX  # a shorter body cannot hold too many values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,15 +102,19 @@ class Call(NamedTuple):
 def read(route: Route, body: bytes) -> Call:
     """Understand a body, or raise `Refused` with the parameter that is wrong."""
     fields = _parse(body)
+    usual = USUAL.issuperset(fields)
+    if not usual:
+        _refuse_case_twins(fields)
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise wrong("model", "must be a non-empty string")
     size, prompts = route.prompt(fields)
-    stream = _flag(fields, "stream")
-    include_usage, stream_options = _stream_options(fields)
+    stream = "stream" in fields and _flag(fields, "stream")
+    include_usage, stream_options = _stream_options(fields) if "stream_options" in fields else (False, _ASK_USAGE)
     cap, fixes = _cap(route, fields)
-    priority = fields.get("priority")
-    rank = priority if isinstance(priority, int) and not isinstance(priority, bool) else None
+    choices, service_tier, rank, bad_priority = (1, None, None, False) if usual else _seldom_given(route, fields)
+    if not usual:
+        fixes = {**dict.fromkeys(STEERING.intersection(fields)), **fixes}
     user = fields.get("user")
     return Call(
         route,
@@ -111,10 +123,10 @@ def read(route: Route, body: bytes) -> Call:
         include_usage,
         size,
         cap,
-        prompts * _choices(fields) if route.caps else prompts,
-        _service_tier(fields),
+        prompts * choices,
+        service_tier,
         rank,
-        priority is not None and rank is None,
+        bad_priority,
         user if isinstance(user, str) else None,
         frozenset(fields),
         fixes,
@@ -128,9 +140,11 @@ def rewrite(body: bytes, call: Call, *, model: str | None, drop: frozenset[str],
     Every byte outside the changed members, and the commas of removed ones, stays as it is; where nothing changes the
     very same object comes back. `model` None keeps the client's name.
     """
-    edits = {**call.fixes, **dict.fromkeys(drop & call.fields), **set_fields}
+    edits = call.fixes
+    if set_fields or not drop.isdisjoint(call.fields):
+        edits = {**edits, **dict.fromkeys(drop & call.fields), **set_fields}
     if model is not None and model != call.model:
-        edits["model"] = orjson.dumps(model)
+        edits = {**edits, "model": orjson.dumps(model)}
     return edited(body, edits, call.fields, METERED) if edits else body
 
 
@@ -143,7 +157,7 @@ def _parse(body: bytes) -> dict[str, object]:
 
     Writing it again also bounds its depth, at 254, to what the scanner of members can follow.
     """
-    if len(body) > 2 * VALUES_MAX and len(body) - len(body.translate(None, b"[{,")) > VALUES_MAX:
+    if len(body) > _COUNTED_BYTES_MIN and len(body) - len(body.translate(None, b"[{,")) > VALUES_MAX:
         raise _unreadable(f"holds more than {VALUES_MAX} values")
     try:
         fields = orjson.loads(body)
@@ -156,7 +170,6 @@ def _parse(body: bytes) -> dict[str, object]:
         raise _unreadable("must be a JSON object")
     if body != written and _may_repeat(body, fields):
         _refuse_repeats(body.decode())
-    _refuse_case_twins(fields)
     return fields
 
 
@@ -223,7 +236,7 @@ def _whole(fields: Fields, name: str) -> int | None:
     value = fields.get(name)
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if type(value) is not int or value < 1:  # which a bool is not
         raise wrong(name, "must be a whole number of at least 1")
     return value
 
@@ -241,19 +254,25 @@ def _stream_options(fields: Fields) -> tuple[bool, bytes]:
 
 
 def _cap(route: Route, fields: Fields) -> tuple[int | None, Edits]:
-    """The cap on the output of one choice, and the edits that make every engine keep it and connect to nowhere else."""
-    fixes: dict[str, bytes | None] = {} if STEERING.isdisjoint(fields) else dict.fromkeys(STEERING.intersection(fields))
+    """The cap on the output of one choice, and the edits that make every engine keep it."""
     least: int | None = None if route.caps else 0
+    clash = False
     for name in route.caps:
-        cap = _whole(fields, name)
-        if cap is not None and (least is None or cap < least):
-            least = cap
-    if least is None or not route.caps:
-        return least, fixes
-    for name in route.caps:
-        if fields.get(name) not in {None, least}:
-            fixes[name] = b"%d" % least
-    return min(least, CAP_MAX), fixes
+        cap = _whole(fields, name) if name in fields else None
+        if cap is not None and cap != least:
+            clash = least is not None
+            least = cap if least is None else min(least, cap)
+    if least is None or (least <= CAP_MAX and not clash):
+        return least, {}
+    return min(least, CAP_MAX), {name: b"%d" % least for name in route.caps if fields.get(name) not in {None, least}}
+
+
+def _seldom_given(route: Route, fields: Fields) -> tuple[int, str | None, int | None, bool]:
+    """The choices of each prompt, the service tier, the priority, and whether there is one that is no whole number."""
+    choices = _choices(fields) if route.caps else 1
+    priority = fields.get("priority")
+    rank = priority if type(priority) is int else None
+    return choices, _service_tier(fields), rank, priority is not None and rank is None
 
 
 def _choices(fields: Fields) -> int:

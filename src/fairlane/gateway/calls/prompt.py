@@ -27,8 +27,9 @@ _MEDIA = {
     **dict.fromkeys(("input_audio", "audio_url", "audio", "audio_embeds"), AUDIO_TOKENS),
     **dict.fromkeys(("file", "input_file", "document", "video", "video_url"), FILE_TOKENS),
 }
-_DEFINITIONS = ("tools", "functions", "response_format")
+_DEFINITIONS = frozenset({"tools", "functions", "response_format"})
 _PLAIN_MEMBERS = 2  # a message of that many holds a role and a content and nothing else
+_MUST_BE = "must be a non-empty list of objects"
 
 Fields = Mapping[str, object]
 
@@ -41,23 +42,21 @@ def wrong(param: str, what: str) -> Refused:
 def of_chat(fields: Fields) -> tuple[PromptSize, int]:
     """The size of a chat with its tool definitions, and 1: the number of prompts."""
     messages = fields.get("messages")
-    if not isinstance(messages, list) or set(map(type, messages)) != {dict}:
-        raise wrong("messages", "must be a non-empty list of objects")
-    walk = _Walk()
-    walk.count(messages)
+    if not isinstance(messages, list) or not messages:
+        raise wrong("messages", _MUST_BE)
+    if len(messages) > PIECES_MAX:
+        raise _too_many()
+    texts: list[str] = []
+    others: list[Fields] = []  # what is more than a role and a text
     for message in messages:
-        content = message.get("content")
-        if isinstance(content, str):
-            walk.texts.append(content)
-        elif content is not None:
-            walk.content(content)
-        if len(message) > _PLAIN_MEMBERS:
-            walk.calls(message)
-    for name in _DEFINITIONS:
-        if definition := fields.get(name):
-            walk.texts.append(_written(definition))
-    walk.texts.append(" " * (MESSAGE_CHARACTERS * len(messages)))
-    return PromptSize.of("".join(walk.texts), extra=walk.extra), 1
+        if type(message) is dict and len(message) <= _PLAIN_MEMBERS and type(content := message.get("content")) is str:
+            texts.append(content)
+        else:
+            others.append(message)
+    extra = _walk(others, texts, len(messages)) if others else 0
+    if not _DEFINITIONS.isdisjoint(fields):
+        texts += [_written(fields[name]) for name in _DEFINITIONS if fields.get(name)]
+    return PromptSize.of("".join(texts), markup=MESSAGE_CHARACTERS * len(messages), extra=extra), 1
 
 
 def of_completions(fields: Fields) -> tuple[PromptSize, int]:
@@ -87,28 +86,50 @@ def _of_prompts(fields: Fields, name: str) -> tuple[PromptSize, int]:
     raise wrong(name, "must be a string, a list of strings, a list of token ids or a list of such lists")
 
 
+def _too_many() -> Refused:
+    return wrong("messages", f"must hold at most {PIECES_MAX} messages, parts and tool calls")
+
+
+def _walk(others: list[Fields], texts: list[str], pieces: int) -> int:
+    """Add the texts of the messages that are not plain, of so many in all; returns the tokens of what is not text."""
+    if set(map(type, others)) != {dict}:
+        raise wrong("messages", _MUST_BE)
+    walk = _Walk(texts, pieces)
+    for message in others:
+        walk.message(message)
+    return walk.extra
+
+
 class _Walk:
-    """Gathers the texts of messages, and the tokens of what is not text."""
+    """Gathers the texts of messages of any shape, and the tokens of what is not text."""
 
     __slots__ = ("extra", "pieces", "texts")
 
-    def __init__(self) -> None:
-        self.texts: list[str] = []
+    def __init__(self, texts: list[str], pieces: int) -> None:
+        self.texts = texts
         self.extra = 0
-        self.pieces = 0
+        self.pieces = pieces
 
-    def count(self, pieces: list[object]) -> None:
+    def _count(self, pieces: int) -> None:
         """Refuse more pieces than one walk may take, before it takes them."""
-        self.pieces += len(pieces)
+        self.pieces += pieces
         if self.pieces > PIECES_MAX:
-            raise wrong("messages", f"must hold at most {PIECES_MAX} messages, parts and tool calls")
+            raise _too_many()
 
-    def content(self, content: object) -> None:
-        """Take a content that is not a plain string."""
-        if not isinstance(content, list):
+    def message(self, message: Fields) -> None:
+        """Take a message."""
+        content = message.get("content")
+        if isinstance(content, str):
+            self.texts.append(content)
+        elif isinstance(content, list):
+            self._parts(content)
+        elif content is not None:
             self.texts.append(_written(content))
-            return
-        self.count(content)
+        if len(message) > _PLAIN_MEMBERS:
+            self._calls(message)
+
+    def _parts(self, content: list[object]) -> None:
+        self._count(len(content))
         for part in content:
             if isinstance(part, str):
                 self.texts.append(part)
@@ -128,11 +149,11 @@ class _Walk:
         else:
             self.extra += UNKNOWN_TOKENS
 
-    def calls(self, message: Fields) -> None:
+    def _calls(self, message: Fields) -> None:
         """Take the tool calls of an assistant's message, in the present form and in the older one."""
         calls = message.get("tool_calls")
         if isinstance(calls, list):
-            self.count(calls)
+            self._count(len(calls))
             self.texts.extend(map(_call_text, calls))
         if call := message.get("function_call"):
             self.texts.append(_call_text({"function": call}))

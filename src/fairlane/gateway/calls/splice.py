@@ -53,8 +53,13 @@ def edited(body: bytes, edits: Edits, present: Collection[str], unique: Collecti
     At least one present member must stay. Members in `unique` are known not to be repeated, which can spare scanning
     the rest of a long body.
     """
-    changed = {name: value for name, value in edits.items() if name in present}
-    added = [b",%b:%b" % (orjson.dumps(name), value) for name, value in edits.items() if value is not None and name not in changed]
+    changed: dict[str, bytes | None] = {}
+    added: list[bytes] = []
+    for name, value in edits.items():
+        if name in present:
+            changed[name] = value
+        elif value is not None:
+            added.append(b",%b:%b" % (orjson.dumps(name), value))
     if changed:
         once = all(value is not None and name in unique for name, value in changed.items())
         body = _spliced(body, changed, len(changed) if once else None)

@@ -1,12 +1,12 @@
 """One request of a client and the answer to it: what the wire hands up, and what is written back.
 
 An `Exchange` frames an answer (one write where it can be one), says on the wire whether the connection stays open, and
-knows how to break off so that the client notices. It is driven by callbacks as well as by a task: none of its writing
-methods waits. Back-pressure goes the other way, through `flow`.
+knows how to break off so that the client notices. Nothing here waits: who works on the answer is its `worker`, and is told
+when nobody wants it any more; back-pressure goes the same way, through `flow`.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -29,6 +29,33 @@ CHUNKED: Final = 2
 CLOSE: Final = 3  # HTTP/1.0 without a known length
 
 
+class Head:
+    """What a request says before its body. It never changes once the request is accepted: the next one may share it.
+
+    Names of headers are in lower case; content-length is not among them, since the body tells its length. `owner` is whose
+    request it is, as far as the wire's user has found out.
+    """
+
+    __slots__ = ("headers", "http_10", "keep_alive", "method", "owner", "path", "query", "target")
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.target = b""
+        self.path = ""
+        self.query = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.http_10 = False
+        self.keep_alive = False
+        self.owner: object = None
+
+
+class Worker(Protocol):
+    """Who works on an answer."""
+
+    def abandon(self) -> None:
+        """The client left, or was given another answer: stop now."""
+
+
 class Flow(Protocol):
     """The source of an answer, told when the client's send buffer is full and when it has room again."""
 
@@ -43,8 +70,14 @@ class Wire(Protocol):
     """The connection as an exchange sees it."""
 
     transport: asyncio.Transport
+    peer: str
     lost: bool
-    paused: bool
+    behind: bool  # something that was written has not left yet
+    paused: bool  # that is so much that the source has to wait
+    flushes: list[tuple["Exchange", Callable[[], None]]]  # whom to call when nothing is behind, or the connection lost
+
+    def fell_behind(self) -> None:
+        """More was written while something has not left yet: have the source wait if that is much."""
 
     def ended(self, exchange: "Exchange") -> None:
         """The answer is written in full."""
@@ -52,55 +85,51 @@ class Wire(Protocol):
     def broke(self, exchange: "Exchange") -> None:
         """The answer will never be complete: close so that the client can tell."""
 
-    async def drained(self) -> None:
-        """Return once nothing is left to send, or the connection is lost."""
+    def failed(self, exchange: "Exchange", error: Exception) -> None:
+        """Somebody who was called made a mistake."""
 
 
 class Exchange:
-    """A request as it came, and the way to answer it exactly once: `respond`, or `start`, `write`..., `end`."""
+    """A request as it came, and the way to answer it exactly once: `respond`, or `start`, `write`..., `end`.
+
+    `chunked` is right after `start`: the client's framing is that of HTTP/1.1 chunks. `keep_alive` is whether the connection
+    outlives the exchange.
+    """
 
     __slots__ = (
         "_framing",
-        "_head",
         "_left",
+        "_unsent_head",
         "_wire",
         "body",
+        "chunked",
         "finished",
         "flow",
-        "headers",
-        "http_10",
+        "head",
         "keep_alive",
-        "method",
-        "owner",
-        "path",
-        "peer",
-        "query",
         "refusal",
         "started",
-        "target",
-        "task",
+        "worker",
     )
 
-    def __init__(self, wire: Wire, peer: str) -> None:
+    def __init__(self, wire: Wire, head: Head, body: bytes = b"") -> None:
         self._wire = wire
-        self.peer = peer
-        self.method = ""
-        self.target = b""
-        self.path = ""
-        self.query = b""
-        self.headers: dict[bytes, bytes] = {}
-        self.body = b""
-        self.http_10 = False
-        self.keep_alive = False
+        self.head = head
+        self.body = body
+        self.keep_alive = head.keep_alive
         self.refusal: Refusal | None = None
-        self.owner: object = None  # whose request it is, as far as the wire's user has found out
-        self.task: asyncio.Task[None] | None = None
+        self.worker: Worker | None = None
         self.flow: Flow | None = None
         self.started = False
         self.finished = False
+        self.chunked = False
         self._framing = EMPTY
-        self._head = b""
-        self._left = 0
+        self._unsent_head = b""
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._wire.peer
 
     @property
     def gone(self) -> bool:
@@ -112,40 +141,46 @@ class Exchange:
         """The client's send buffer is full: who becomes `flow` now has missed that call of `pause`."""
         return self._wire.paused
 
-    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]] | bytes, body: bytes) -> None:
-        """Send a whole answer in one write; `headers` are pairs or ready lines, without content-length."""
-        lines = headers if isinstance(headers, bytes) else b"".join([b"%b: %b\r\n" % pair for pair in headers])
-        self._open(status, lines, len(body))
-        self.end(body)
+    @property
+    def ends_by_close(self) -> bool:
+        """The client takes the closing of the connection for the end of the answer."""
+        return self._framing == CLOSE
 
-    def refuse(self, refusal: Refusal) -> None:
-        """Give a refusal instead of an answer that has not begun, and stop whoever works on it."""
-        if not self.started:
-            self.keep_alive = False
-            task = self.task
-            self.respond(*refusal)
-            if task is not None:
-                task.cancel()
+    def respond(self, status: int, lines: bytes, body: bytes) -> None:
+        """Send a whole answer in one write; `lines` are ready header lines, without content-length."""
+        head = self._compose(status, lines, len(body))
+        self.finished = True
+        wire = self._wire
+        if not wire.lost:
+            wire.transport.write(head + body if self._framing else head)
+            wire.ended(self)
 
-    def start(self, status: int, headers: bytes, length: int | None) -> None:
+    def start(self, status: int, lines: bytes, length: int | None) -> None:
         """Begin an answer with ready header lines. The head leaves with the first write, or by itself a moment later."""
-        self._open(status, headers, length)
-        if not self._wire.lost:
-            asyncio.get_running_loop().call_soon(self._flush_head)
+        self._unsent_head = self._compose(status, lines, length)
+        self._left = length or 0
+        asyncio.get_running_loop().call_soon(self._flush_head)
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body, framed as the head promised."""
-        framing = self._framing
-        if not data or not framing or self.finished or self._wire.lost:
-            return
-        if framing == CHUNKED:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        else:
+        if self.chunked:
+            if data:
+                self.pass_framed(b"%x\r\n%b\r\n" % (len(data), data))
+        elif data and self._framing and not self.finished:
             self._left -= len(data)
-        if self._head:
-            data = self._head + data
-            self._head = b""
-        self._wire.transport.write(data)
+            self.pass_framed(data)
+
+    def pass_framed(self, data: bytes) -> None:
+        """Send what is framed already: where `chunked`, whole chunks, but not the empty one that is left to `end`."""
+        wire = self._wire
+        if self.finished or wire.lost:
+            return
+        if self._unsent_head:
+            data = self._unsent_head + data
+            self._unsent_head = b""
+        wire.transport.write(data)
+        if wire.behind:
+            wire.fell_behind()
 
     def end(self, data: bytes = b"") -> None:
         """Send the last piece of the body, if any, and complete the answer."""
@@ -160,13 +195,14 @@ class Exchange:
             self.abort()
             return
         self.finished = True
-        if self._wire.lost:
+        wire = self._wire
+        if wire.lost:
             return
-        data = self._head + data
-        self._head = b""
+        data = self._unsent_head + data
+        self._unsent_head = b""
         if data:
-            self._wire.transport.write(data)
-        self._wire.ended(self)
+            wire.transport.write(data)
+        wire.ended(self)
 
     def abort(self) -> None:
         """Break off visibly: close the connection without completing the answer. What was written still leaves."""
@@ -177,47 +213,61 @@ class Exchange:
             self._flush_head()
             self._wire.broke(self)
 
-    async def flushed(self) -> None:
-        """Return once the client's last byte is handed to the kernel, or the client has left."""
-        await self._wire.drained()
+    def refuse(self, refusal: Refusal) -> None:
+        """Give a refusal instead of the answer, or break off what has begun of that, and stop whoever works on it."""
+        if self.started:
+            self.abort()
+        else:
+            self.keep_alive = False
+            self.respond(*refusal)
+        self.abandon()
 
-    @property
-    def ends_by_close(self) -> bool:
-        """The client takes the closing of the connection for the end of the answer."""
-        return self._framing == CLOSE
+    def abandon(self) -> None:
+        """Tell the worker, once, that nobody wants its answer."""
+        worker, self.worker = self.worker, None
+        if worker is not None:
+            self.tell(worker.abandon)
 
-    def _open(self, status: int, headers: bytes, length: int | None) -> None:
+    def tell(self, callback: Callable[[], None]) -> None:
+        """Call somebody whose mistake must not be the wire's."""
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - as it says
+            self._wire.failed(self, error)
+
+    def when_flushed(self, callback: Callable[[], None]) -> None:
+        """Call back, once, when nothing is left to be sent to the client, or it has left; at once where that is so now."""
+        if self._wire.behind:
+            self._wire.flushes.append((self, callback))
+        else:
+            callback()
+
+    def _compose(self, status: int, lines: bytes, length: int | None) -> bytes:
+        """Choose the framing and make the head of the answer."""
         if self.started:
             raise RuntimeError("this exchange has an answer already")
         self.started = True
-        self._framing = self._choose_framing(status, length)
-        self._left = length or 0
-        self._head = b"%b%b%b%b\r\n" % (STATUS_LINES[status], headers, self._length_line(status, length), self._connection_line())
+        request, bodiless = self.head, status in (204, 304)
+        line = b"" if bodiless or length is None else b"content-length: %d\r\n" % length
+        if bodiless or request.method == "HEAD":
+            self._framing = EMPTY
+        elif length is not None:
+            self._framing = LENGTH
+        elif request.http_10:
+            self._framing = CLOSE
+            self.keep_alive = False
+        else:
+            self._framing = CHUNKED
+            self.chunked = True
+            line = b"transfer-encoding: chunked\r\n"
+        if not self.keep_alive:
+            line += b"connection: close\r\n"
+        elif request.http_10:
+            line += b"connection: keep-alive\r\n"
+        return b"%b%b%b\r\n" % (STATUS_LINES[status], lines, line)
 
     def _flush_head(self) -> None:
-        head = self._head
+        head = self._unsent_head
         if head and not self._wire.lost:
-            self._head = b""
+            self._unsent_head = b""
             self._wire.transport.write(head)
-
-    def _choose_framing(self, status: int, length: int | None) -> int:
-        if status in (204, 304) or self.method == "HEAD":
-            return EMPTY
-        if length is not None:
-            return LENGTH
-        if self.http_10:
-            self.keep_alive = False
-            return CLOSE
-        return CHUNKED
-
-    def _length_line(self, status: int, length: int | None) -> bytes:
-        if self._framing == CHUNKED:
-            return b"transfer-encoding: chunked\r\n"
-        if length is None or status in (204, 304):
-            return b""
-        return b"content-length: %d\r\n" % length
-
-    def _connection_line(self) -> bytes:
-        if not self.keep_alive:
-            return b"connection: close\r\n"
-        return b"connection: keep-alive\r\n" if self.http_10 else b""

@@ -1,10 +1,13 @@
-"""The client's side of the wire: HTTP/1.1 on an asyncio transport, one task for each request.
+"""The client's side of the wire: HTTP/1.1 on an asyncio transport, a plain call for each request.
 
 Reading. One request at a time is answered; what a client sends meanwhile is held back unparsed up to a bound, then
 reading stops. Requests that arrived in one piece may be parsed ahead, a few, and are answered in order.
 
 Refusing. Where the client may still be sending what nobody reads, the connection answers, reads on without looking for a
 short while, so that a reset does not destroy the answer on its way, and closes.
+
+Writing. What is written goes to the kernel at once. Where the kernel does not take it all the connection is *behind* until the
+last byte has left; the source of an answer is paused if much is waiting, and goes on when nothing is.
 
 Waiting. A connection owns at most one timer. It is not moved for each packet: when it fires, it looks at the time by
 which something had to happen, and sleeps again if that moved.
@@ -13,32 +16,33 @@ which something had to happen, and sleeps again if that moved.
 import asyncio
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import cast
 
 from fairlane.errors import RULES, Reason
-from fairlane.gateway.wire.exchange import Exchange, Refusal
+from fairlane.gateway.wire.exchange import Exchange, Head, Refusal
 from fairlane.gateway.wire.reader import Early, Intake, OnError, Render, RequestReader
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 HELD_BYTES = 64 * 1024  # pipelined bytes kept while a request runs; beyond it reading stops
 DISCARD_BYTES = 64 * 1024 * 1024  # what a connection swallows unread at most
 LINGER_S = 2.0  # how long a refused client may go on sending
-SEND_BUFFER_BYTES = 256 * 1024  # a client's unsent bytes before its source is paused; a quarter of it resumes
-FAREWELL_S = 1.0  # what cut connections and their tasks get to end at shutdown
+SEND_BUFFER_BYTES = 256 * 1024  # a client's unsent bytes before its source is paused
+FAREWELL_S = 1.0  # what cut connections get to end at shutdown
 CLOCK_S = 0.002  # the loop's clock counts milliseconds
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 SPARE_CONNECTIONS = 256  # connections beyond the limit that are told so; more are cut off
 
-Serve = Callable[[Exchange], Awaitable[None]]
+Serve = Callable[[Exchange], None]
 
 
 class HttpServer:
     """The limits, the callables and the open connections of one listener; `protocol` is the factory for `create_server`.
 
-    It is made inside the running loop. `serve` answers one exchange. `early` sees an exchange without its body and may
-    refuse it. `render(status, reason, message)` gives header lines and body of the refusals made here. `on_error` gets
-    what `serve` or `early` raises by mistake.
+    It is made inside the running loop. `serve` answers one exchange, or gives it a worker that will. `early` sees an exchange
+    without its body and may refuse it; it is not asked again where the same client sends the same head. `render(status,
+    reason, message)` gives header lines and body of the refusals made here. `on_error` gets what is raised by mistake by
+    `serve`, by `early`, and by workers and callbacks that are told of something.
     """
 
     def __init__(
@@ -64,7 +68,6 @@ class HttpServer:
         self.keep_alive_s = keep_alive_s
         self.stall_s = stall_s
         self.connections: set[ServerProtocol] = set()
-        self.tasks: set[asyncio.Task[None]] = set()
         self.closing = False
         self.loop = asyncio.get_running_loop()
         self._all_closed: asyncio.Future[None] | None = None
@@ -82,7 +85,7 @@ class HttpServer:
     async def close(self, drain_s: float) -> None:
         """Close idle connections now and the others after their present exchange; cut off what is left after `drain_s`.
 
-        Stopping to listen is the caller's. Then the tasks of cut exchanges get a last moment to clean up.
+        Stopping to listen is the caller's.
         """
         self.closing = True
         self._all_closed = self.loop.create_future()
@@ -93,13 +96,11 @@ class HttpServer:
         self.cut()
         if self.connections:
             await asyncio.wait([self._all_closed], timeout=FAREWELL_S)
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=FAREWELL_S)
 
     def refuse_unanswered(self, refusal: Refusal) -> None:
         """Answer every exchange whose answer has not begun."""
         for connection in list(self.connections):
-            if connection.current is not None:
+            if connection.current is not None and not connection.current.started:
                 connection.current.refuse(refusal)
 
     def cut(self) -> None:
@@ -109,23 +110,27 @@ class HttpServer:
 
 
 class ServerProtocol(asyncio.Protocol):
-    """One client connection: runs its requests in order and closes when it is time to."""
+    """One client connection: runs its requests in order and closes when it is time to.
+
+    A client that half-closes cannot be told from one that has left: the transport closes then, as protocols do by default.
+    """
 
     __slots__ = (
         "_deadline",
         "_discarded",
-        "_drained",
         "_held",
         "_lingering",
-        "_peer",
         "_reader",
         "_server",
         "_stalled_bytes",
         "_timer",
         "_timer_at",
+        "behind",
         "current",
+        "flushes",
         "lost",
         "paused",
+        "peer",
         "transport",
     )
 
@@ -133,19 +138,18 @@ class ServerProtocol(asyncio.Protocol):
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._reader = RequestReader(server.intake, self._open_exchange)
-        self._peer = ""
+        self._reader = RequestReader(server.intake, self)
+        self.peer = ""
         self.current: Exchange | None = None
         self._held = bytearray()  # arrived while a request runs, not parsed yet
         self._lingering = False
         self._discarded = 0
-        self._drained: asyncio.Future[None] | None = None
+        self.flushes: list[tuple[Exchange, Callable[[], None]]] = []
         self._stalled_bytes = 0
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self.lost = False
-        self.paused = False
+        self.lost = self.behind = self.paused = False
 
     # What the transport tells.
 
@@ -153,81 +157,82 @@ class ServerProtocol(asyncio.Protocol):
         """Take the connection in, or refuse it where there are too many."""
         server = self._server
         self.transport = transport = cast("asyncio.Transport", transport)
-        transport.set_write_buffer_limits(SEND_BUFFER_BYTES, SEND_BUFFER_BYTES // 4)
+        transport.set_write_buffer_limits(0, 0)  # `behind` is to be exact
         server.connections.add(self)
         if len(server.connections) > server.max_connections:
             self._turn_away()
             return
         peer = transport.get_extra_info("peername")
-        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self.peer = peer[0] if isinstance(peer, tuple) else ""
         self._watch(server.header_s)
 
     def data_received(self, data: bytes) -> None:
         """Parse what comes, unless a request is running or nothing more is wanted."""
-        if self._reader.deaf:
+        reader = self._reader
+        if reader.deaf:
             self._discard(len(data))
-        elif self.current is not None:
+        elif self.current is not None or self._held:
             self._hold(data)
+        elif (exchange := reader.recognise(data)) is not None:
+            self._begin(exchange)
         else:
-            self._reader.feed(data)
+            reader.feed(data)
             self._advance()
 
-    def eof_received(self) -> None:
-        """Let the transport close: a half-closed connection cannot be told from a client that has left."""
-
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why does not matter
-        """Cancel the running exchange, exactly once, and let go of everything."""
+        """Stop the running exchange, exactly once, and let go of everything."""
         self.lost = True
         self._server.forget(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         current, self.current = self.current, None
-        if current is not None and current.task is not None:
-            current.task.cancel()
-        self._wake_drained()
         self._reader.complete.clear()
         self._reader.incoming = None
         self._held.clear()
+        if current is not None:
+            current.abandon()
+        self._level()
 
     def pause_writing(self) -> None:
-        """Stop the source of the running answer: the client reads more slowly than it comes."""
-        self.paused = True
+        """Note that the client reads more slowly than it is written to."""
+        self.behind = True
         self._stalled_bytes = self.transport.get_write_buffer_size()
-        self._watch(self._server.stall_s)
-        current = self.current
-        if current is not None and current.flow is not None:
-            current.flow.pause()
 
     def resume_writing(self) -> None:
-        """Let the source go on, or wake who waits for the last byte to leave."""
-        self.paused = False
-        if self._drained is not None:
-            self._wake_drained()
-            self.transport.set_write_buffer_limits(SEND_BUFFER_BYTES, SEND_BUFFER_BYTES // 4)
-        current = self.current
-        if current is None:
+        """Let the source go on, and tell who waits for the last byte to leave."""
+        paused, current = self.paused, self.current
+        self._level()
+        if current is not None:
+            if paused and current.flow is not None:
+                current.flow.resume()
+        elif not self._lingering:
             self._watch(self._server.keep_alive_s)
-        elif current.flow is not None:
-            current.flow.resume()
+            self._await_rest()
 
-    def _wake_drained(self) -> None:
-        if self._drained is not None:
-            self._drained.set_result(None)
-            self._drained = None
+    def _level(self) -> None:
+        """Nothing is left to be sent."""
+        self.behind = self.paused = False
+        flushes, self.flushes = self.flushes, []
+        for exchange, callback in flushes:
+            exchange.tell(callback)
 
     # What an exchange asks for.
 
     def ended(self, exchange: Exchange) -> None:
         """Go on to the next request, or close where this was the last."""
         self.current = None
-        reader = self._reader
         if not exchange.keep_alive:
             self._close()
-        elif reader.complete or self._held or reader.incoming is not None:
-            self._server.loop.call_soon(self._advance)
-        elif not self.paused:
+            return
+        if self.behind:
+            self.fell_behind()  # the source of the next answer may have to wait for this one
+            self._watch_sending()
+        else:
             self._watch(self._server.keep_alive_s)
+        reader = self._reader
+        if reader.complete or self._held or reader.incoming is not None:
+            self._server.loop.call_soon(self._advance)
 
     def broke(self, exchange: Exchange) -> None:
         """Close after what was written has left; where closing would look like the end, reset instead."""
@@ -238,27 +243,28 @@ class ServerProtocol(asyncio.Protocol):
         else:
             self._close()
 
-    async def drained(self) -> None:
-        """Return once the send buffer is empty or the connection lost: meanwhile any unsent byte counts as a full buffer."""
-        if self.lost or not self.transport.get_write_buffer_size():
+    def fell_behind(self) -> None:
+        """Have the source wait if much is waiting: the client reads more slowly than it comes."""
+        if self.paused or self.transport.get_write_buffer_size() <= SEND_BUFFER_BYTES:
             return
-        if self._drained is None:
-            self._drained = self._server.loop.create_future()
-            self.transport.set_write_buffer_limits(0, 0)
-        await asyncio.shield(self._drained)
+        self.paused = True
+        self._watch_sending()
+        current = self.current
+        if current is not None and current.flow is not None:
+            current.flow.pause()
+
+    def failed(self, exchange: Exchange, error: Exception) -> None:
+        """Pass a mistake on."""
+        self._server.intake.on_error(exchange, error)
 
     def retire(self) -> None:
         """Close now if idle, else after the present exchange."""
-        incoming = self._reader.incoming
-        if self.current is None and incoming is None and not self._reader.complete:
-            self._close()
-        elif self.current is not None:
+        if self.current is not None:
             self.current.keep_alive = False
+        elif self._reader.incoming is None and not self._reader.complete:
+            self._close()
 
     # Running.
-
-    def _open_exchange(self) -> Exchange:
-        return Exchange(self, self._peer)
 
     def _advance(self) -> None:
         """Start the next complete request; with none left, parse what was held back."""
@@ -276,33 +282,22 @@ class ServerProtocol(asyncio.Protocol):
                 return
 
     def _begin(self, exchange: Exchange) -> None:
+        """Serve one exchange; whatever goes wrong, the client gets an answer or sees the connection break."""
         self.current = exchange
-        if self._server.closing:
+        server = self._server
+        if server.closing:
             exchange.keep_alive = False
         if exchange.refusal is not None:
             exchange.respond(*exchange.refusal)
             return
-        task = exchange.task = self._server.loop.create_task(self._run(exchange))
-        self._server.tasks.add(task)
-        task.add_done_callback(self._server.tasks.discard)
-
-    async def _run(self, exchange: Exchange) -> None:
-        """Serve one exchange; whatever goes wrong, the client gets an answer or sees the connection break."""
         try:
-            await self._server.serve(exchange)
+            server.serve(exchange)
         except Exception as error:  # noqa: BLE001 - the last resort of every request
-            self._server.intake.on_error(exchange, error)
-        finally:
-            exchange.task = None  # it holds what it raised, and that holds the exchange and its body
-            if not exchange.finished and not self.lost:
-                self._unanswered(exchange)
-
-    def _unanswered(self, exchange: Exchange) -> None:
-        if exchange.started:
-            exchange.abort()
-            return
-        exchange.keep_alive = False
-        exchange.respond(*self._server.intake.refusal(500, Reason.INTERNAL, RULES[Reason.INTERNAL].text))
+            self.failed(exchange, error)
+        else:
+            if exchange.finished or exchange.worker is not None:
+                return
+        exchange.refuse(server.intake.refusal(500, Reason.INTERNAL, RULES[Reason.INTERNAL].text))
 
     def _await_rest(self) -> None:
         """Nothing can be started: give the client its time for the rest of a message, or for the next one."""
@@ -310,7 +305,7 @@ class ServerProtocol(asyncio.Protocol):
         if reader.continue_due:
             reader.continue_due = False
             self.transport.write(CONTINUE)
-        if self.paused or reader.incoming is None:
+        if self.behind or reader.incoming is None:
             return
         if reader.head_seen:
             self._watch(server.body_s)
@@ -342,7 +337,7 @@ class ServerProtocol(asyncio.Protocol):
             self.transport.abort()
             return
         self._reader.deaf = self._reader.unread = True
-        exchange = Exchange(self, "")
+        exchange = Exchange(self, Head())
         exchange.refusal = server.intake.refusal(503, Reason.NO_ENGINE, "Too many connections are open.")
         self._begin(exchange)
 
@@ -357,7 +352,7 @@ class ServerProtocol(asyncio.Protocol):
             return
         self._reader.deaf = True
         self.transport.close()
-        self._watch(self._server.stall_s)
+        self._watch_sending()
 
     # Waiting.
 
@@ -371,6 +366,11 @@ class ServerProtocol(asyncio.Protocol):
             self._timer.cancel()
         self._timer_at = deadline
         self._timer = loop.call_at(deadline, self._check)
+
+    def _watch_sending(self) -> None:
+        """Give the client its time to take some of what is waiting."""
+        self._stalled_bytes = self.transport.get_write_buffer_size()
+        self._watch(self._server.stall_s)
 
     def _check(self) -> None:
         self._timer = None
@@ -386,14 +386,12 @@ class ServerProtocol(asyncio.Protocol):
     def _overdue(self) -> None:
         """End a connection that has not moved for as long as it may."""
         transport = self.transport
-        unsent = transport.get_write_buffer_size()
-        if self.paused and unsent < self._stalled_bytes:
-            self._stalled_bytes = unsent
-            self._watch(self._server.stall_s)
-        elif self._reader.incoming is not None and not self.paused:
+        if self.behind and transport.get_write_buffer_size() < self._stalled_bytes:
+            self._watch_sending()
+        elif self._reader.incoming is not None and not self.behind:
             self._reader.time_out()
             self._advance()
-        elif unsent or transport.is_closing():
+        elif self.behind or transport.is_closing():
             transport.abort()
         else:
             transport.close()

@@ -4,6 +4,9 @@ The parser (llhttp, strict) refuses what could be read in two ways: two lengths,
 folded headers. Here are added the size limits, the `Host` rule, the one transfer coding that is understood, and the
 early refusal of a request whose body is not worth reading.
 
+A head that the client sends again is recognised without the parser, and its body counted: see `known.py`. Everything else that
+arrives is the parser's, which does not notice what it was spared, because it comes in between messages.
+
 A reader turns *deaf* when nothing that follows can be trusted or wanted: after a refusal in the middle of a message,
 or after a message that closes the connection. `unread` then says whether the client may still be sending.
 """
@@ -14,7 +17,8 @@ from dataclasses import dataclass
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from fairlane.errors import RULES, Reason
-from fairlane.gateway.wire.exchange import Exchange, Refusal
+from fairlane.gateway.wire.exchange import Exchange, Head, Refusal, Wire
+from fairlane.gateway.wire.known import KnownHead, remember
 
 SMALL_BODY_BYTES = 64 * 1024  # a refused body up to this size is read, to keep the connection
 AHEAD = 64  # requests parsed ahead out of one piece; after them the connection closes
@@ -58,12 +62,16 @@ class RequestReader:
     __slots__ = (
         "_body",
         "_fed",
+        "_headers",
         "_intake",
-        "_open",
+        "_known",
+        "_missing",
         "_parser",
+        "_piece",
         "_repeats",
         "_size",
         "_upgrade",
+        "_wire",
         "complete",
         "continue_due",
         "deaf",
@@ -73,15 +81,19 @@ class RequestReader:
         "unread",
     )
 
-    def __init__(self, intake: Intake, open_exchange: Callable[[], Exchange]) -> None:
+    def __init__(self, intake: Intake, wire: Wire) -> None:
         self._intake = intake
-        self._open = open_exchange
+        self._wire = wire
         self._parser = HttpRequestParser(self)
+        self._piece = b""  # what is being parsed, as long as no message began in it but at its first byte
+        self._headers: dict[bytes, bytes] | None = None  # of the incoming head; None: what comes are trailers, or unwanted
         self._body: bytes | bytearray = b""
         self._size = 0
         self._fed = 0  # bytes parsed since the last complete message; an undercount after a pipelined one
         self._repeats = 0
         self._upgrade = False
+        self._known: KnownHead | None = None
+        self._missing = 0  # bytes of the body of a recognised head
         self.incoming: Exchange | None = None
         self.head_seen = False
         self.timed = False  # the owner's mark: the incoming head has its deadline
@@ -90,17 +102,24 @@ class RequestReader:
         self.deaf = False
         self.unread = False
 
+    def recognise(self, data: bytes) -> Exchange | None:
+        """Return the exchange, if `data` is exactly a message with the known head; else feed it. Not to be called when deaf."""
+        known = self._known
+        if known is None or self.incoming is not None or self.complete:
+            return None
+        start, length = known.measure(data)
+        if not start or start + length != len(data) or length > self._intake.max_body_bytes:
+            return None
+        return Exchange(self._wire, known.head, data[start:])
+
     def feed(self, data: bytes) -> None:
-        """Parse one piece; the outcome is in the attributes. Not to be called when deaf."""
-        self._fed += len(data)
-        try:
-            self._parser.feed_data(data)
-        except HttpParserUpgrade as upgrade:
-            self._parse_as_plain(data[upgrade.args[0] :])
-        except HttpParserError as error:
-            self._refuse(400, Reason.INVALID_REQUEST, f"Malformed HTTP request: {error}.")
-        if self.incoming is not None:
-            self._check_overhead()
+        """Read one piece; the outcome is in the attributes. Not to be called when deaf."""
+        if self.incoming is not None and self._missing:
+            data = self._count_body(self.incoming, data)
+        elif self.incoming is None and not self.complete and self._known is not None:
+            data = self._begin_known(self._known, data)
+        if data:
+            self._parse(data)
 
     def time_out(self) -> None:
         """Give up on the message that is being received; its refusal is queued."""
@@ -116,21 +135,18 @@ class RequestReader:
             self.complete[-1].keep_alive = False
             self.deaf = self.unread = True
             return
-        self.incoming = self._open()
-        self.head_seen = self.timed = False
-        self._size = self._repeats = 0
+        self._open()
 
     def on_url(self, url: bytes) -> None:
         """Collect the request target."""
         if self.incoming is not None:
-            self.incoming.target += url
+            self.incoming.head.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; trailers are dropped."""
-        exchange = self.incoming
-        if exchange is None or self.head_seen:
+        headers = self._headers
+        if headers is None:
             return
-        headers = exchange.headers
         name = name.lower()
         if name in headers:
             self._repeats += 1
@@ -144,18 +160,21 @@ class RequestReader:
         exchange = self.incoming
         if exchange is None:
             return
-        parser = self._parser
-        exchange.method = parser.get_method().decode("ascii")
-        if parser.should_upgrade() and exchange.method != "CONNECT":
+        self._headers = None
+        piece, self._piece = self._piece, b""
+        parser, head = self._parser, exchange.head
+        head.method = parser.get_method().decode("ascii")
+        head.keep_alive = parser.should_keep_alive()
+        if parser.should_upgrade() and head.method != "CONNECT":
             self._upgrade = True
             return
         self.head_seen = True
-        fault = self._fault(exchange, parser.get_http_version())
+        fault = self._fault(head, parser.get_http_version())
         if fault is not None:
             self._refuse(*fault)
             return
-        _split_target(exchange)
-        self._decide(exchange)
+        _split_target(head)
+        self._decide(exchange, piece)
 
     def on_body(self, data: bytes) -> None:
         """Collect the body up to the limit; the body of a refused request is dropped."""
@@ -177,11 +196,55 @@ class RequestReader:
             self._body = bytearray(body) + data
 
     def on_message_complete(self) -> None:
-        """Queue the exchange. Only here does the parser know whether the connection stays open."""
+        """Queue the exchange. A trailer may have said that the connection closes."""
         exchange = self.incoming
         if exchange is None or self._upgrade:
             return
         exchange.keep_alive = self._parser.should_keep_alive()
+        self._complete(exchange)
+
+    # The way of a message.
+
+    def _parse(self, data: bytes) -> None:
+        self._fed += len(data)
+        self._piece = data if self.incoming is None else b""
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade as upgrade:
+            self._parse_as_plain(data[upgrade.args[0] :])
+        except HttpParserError as error:
+            self._refuse(400, Reason.INVALID_REQUEST, f"Malformed HTTP request: {error}.")
+        self._piece = b""
+        if self.incoming is not None:
+            self._check_overhead()
+
+    def _begin_known(self, known: KnownHead, data: bytes) -> bytes:
+        """Take the known head and what there is of its body; or return `data` to be parsed, if it is anything else."""
+        start, length = known.measure(data)
+        if not start or start + length < len(data) or length > self._intake.max_body_bytes:
+            return data
+        exchange = self._open(known.head)
+        self._headers = None
+        self.head_seen = True
+        self._missing = length
+        return self._count_body(exchange, data[start:])
+
+    def _count_body(self, exchange: Exchange, data: bytes) -> bytes:
+        body = data[: self._missing]
+        self._missing -= len(body)
+        self.on_body(body)
+        if not self._missing:
+            self._complete(exchange)
+        return data[len(body) :]
+
+    def _open(self, head: Head | None = None) -> Exchange:
+        self.incoming = exchange = Exchange(self._wire, head or Head())
+        self._headers = exchange.head.headers
+        self.head_seen = self.timed = False
+        self._size = self._repeats = 0
+        return exchange
+
+    def _complete(self, exchange: Exchange) -> None:
         exchange.body = bytes(self._body)
         self._body = b""
         self.incoming = None
@@ -191,44 +254,46 @@ class RequestReader:
         if not exchange.keep_alive:
             self.deaf = True
 
-    def _decide(self, exchange: Exchange) -> None:
-        """Refuse the request without its body, or let the body come."""
-        headers = exchange.headers
-        length = headers.get(b"content-length")
-        declared = 0 if length is None else int(length)
+    def _decide(self, exchange: Exchange, piece: bytes) -> None:
+        """Refuse the request without its body, or let the body come, and know its head the next time."""
+        head = exchange.head
+        headers = head.headers
+        length = headers.pop(b"content-length", b"0")
+        declared = int(length)
         refusal: Refusal | None
         if declared > self._intake.max_body_bytes:
             refusal = self._intake.refusal(413, Reason.BODY_TOO_LARGE, self._body_limit())
         else:
             refusal = self._intake.judge(exchange)
         chunked = b"transfer-encoding" in headers
-        waits = (declared > 0 or chunked) and not exchange.http_10 and headers.get(b"expect", b"").lower() == b"100-continue"
+        waits = (declared > 0 or chunked) and not head.http_10 and headers.get(b"expect", b"").lower() == b"100-continue"
         if refusal is None:
             self.continue_due = waits
+            self._known = remember(piece, head, length, self._intake.max_header_bytes) or self._known
         elif waits or chunked or declared > SMALL_BODY_BYTES:
             self._deafen(exchange, refusal)
         else:
             exchange.refusal = refusal
 
-    def _fault(self, exchange: Exchange, version: str) -> tuple[int, Reason, str] | None:
-        headers = exchange.headers
-        exchange.http_10 = version == "1.0"
+    def _fault(self, head: Head, version: str) -> tuple[int, Reason, str] | None:
+        headers = head.headers
+        head.http_10 = version == "1.0"
         if version not in {"1.1", "1.0"}:
             return 505, Reason.INVALID_REQUEST, "Only HTTP/1.1 and HTTP/1.0 are spoken here."
         if self._repeats > REPEATS:
             return 431, Reason.HEADERS_TOO_LARGE, "Too many headers come more than once."
         limit = self._intake.max_header_bytes
-        if self._fed > limit and len(exchange.target) + sum(len(k) + len(v) + 4 for k, v in headers.items()) > limit:
+        if self._fed > limit and len(head.target) + sum(len(k) + len(v) + 4 for k, v in headers.items()) > limit:
             return 431, Reason.HEADERS_TOO_LARGE, f"The request head is larger than {limit} bytes."
-        if exchange.method == "CONNECT":
+        if head.method == "CONNECT":
             return 405, Reason.METHOD_NOT_ALLOWED, "This is not a tunnel."
         coding = headers.get(b"transfer-encoding")
-        if coding is not None and exchange.http_10:
+        if coding is not None and head.http_10:
             return 400, Reason.INVALID_REQUEST, "HTTP/1.0 has no transfer coding."
         if coding is not None and coding.lower() != b"chunked":
             return 501, Reason.INVALID_REQUEST, "The only transfer coding understood is 'chunked'."
         host = headers.get(b"host")
-        if (host is None and not exchange.http_10) or (host is not None and b"," in host):
+        if (host is None and not head.http_10) or (host is not None and b"," in host):
             return 400, Reason.INVALID_REQUEST, "Exactly one Host header is needed."
         return None
 
@@ -249,12 +314,12 @@ class RequestReader:
         if self.deaf:
             self.unread = True
         else:
-            self._deafen(self.incoming or self._open(), self._intake.refusal(status, reason, message))
+            self._deafen(self.incoming or Exchange(self._wire, Head()), self._intake.refusal(status, reason, message))
 
     def _deafen(self, exchange: Exchange, refusal: Refusal) -> None:
         exchange.refusal = refusal
         exchange.keep_alive = False
-        self.incoming = None
+        self.incoming = self._headers = None
         self.continue_due = False
         self._body = b""
         self.complete.append(exchange)
@@ -268,24 +333,25 @@ class RequestReader:
         version = self._parser.get_http_version().encode()
         self._upgrade = False
         self._parser = parser = HttpRequestParser(self)
-        lines = [b"%b: %b\r\n" % pair for pair in exchange.headers.items() if pair[0] != b"upgrade"]
-        head = b"%b %b HTTP/%b\r\n%b\r\n" % (exchange.method.encode(), exchange.target, version, b"".join(lines))
+        head = exchange.head
+        lines = [b"%b: %b\r\n" % pair for pair in head.headers.items() if pair[0] != b"upgrade"]
+        plain = b"%b %b HTTP/%b\r\n%b\r\n" % (head.method.encode(), head.target, version, b"".join(lines))
         self.incoming = None
         try:
-            parser.feed_data(head)
+            parser.feed_data(plain)
         except HttpParserError as error:
             self._refuse(400, Reason.INVALID_REQUEST, f"Malformed HTTP request: {error}.")
         if rest and not self.deaf:
             self.feed(rest)
 
 
-def _split_target(exchange: Exchange) -> None:
+def _split_target(head: Head) -> None:
     """Set path and query; the authority of an absolute-form target is ignored, whatever it names."""
-    target = exchange.target
+    target = head.target
     if not target.startswith(b"/"):
         _, found, rest = target.partition(b"://")
         if found:
             _, slash, path = rest.partition(b"/")
             target = slash + path or b"/"
-    path, _, exchange.query = target.partition(b"?")
-    exchange.path = path.decode("latin-1")
+    path, _, head.query = target.partition(b"?")
+    head.path = path.decode("latin-1")

@@ -1,4 +1,4 @@
-"""Passes an engine's answer to the client, piece by piece, by callback: a task waits only for the end.
+"""Passes an engine's answer to the client, piece by piece, by callback.
 
 **Nothing too early.** A head is sent when it is certain: that of an event stream only with the first complete data event,
 and where that event is an error object (some engines say "queue full" in a 200) it becomes an ordinary answer with a status
@@ -7,15 +7,14 @@ of its own. A failure before the head leaves the client's exchange untouched, fo
 **Nothing false.** After a failure in the middle the client never sees a proper end: an event stream gets an error event where
 one can be put in, and every transfer breaks off without its last chunk or byte.
 
-**Nothing extra.** Of the headers what `headers.py` lets through; the body is passed as it came, encoding included.
+**Nothing extra.** Of the headers what `response.py` lets through; the body is passed as it came, encoding included. Chunks that
+came whole are passed in the engine's framing.
 
 **Slowly where the client is slow.** A full send buffer stops reading from the engine. Whoever reads nothing for too long is
 dropped by the client's side of the wire.
 """
 
-import asyncio
 import re
-import time
 from collections import deque
 from collections.abc import Callable
 from json import JSONDecodeError, JSONDecoder
@@ -24,13 +23,11 @@ from typing import Any
 import orjson
 
 from fairlane.gateway.wire.exchange import Exchange
-from fairlane.gateway.wire.headers import is_event_stream, pass_headers
 from fairlane.gateway.wire.sse import StreamMeter, UsageFilter, find_usage
-from fairlane.gateway.wire.upstream import Headers, UpstreamConnection
+from fairlane.gateway.wire.upstream import AnswerHead, UpstreamConnection
 
 JSON = b"content-type: application/json\r\n"
 TAIL_BYTES = 64 * 1024  # of a plain body, kept to find the usage in it
-CLOCK_S = 0.002  # the loop's clock counts milliseconds
 PROGRESS_EVENTS = 32  # between two reports of progress
 HOLD_BYTES = 1024 * 1024  # of an event stream, kept back until its first data event is complete
 
@@ -46,34 +43,31 @@ _DECODER = JSONDecoder()
 class Relay:
     """One answer on its way, the sink of the engine and the flow of the client; its attributes tell what became of it.
 
-    They are filled in as things happen, so they are right after a cancellation too. `status` is 0 until the client was
-    sent a head. `failure` is reset, closed, garbage or timeout; nothing was sent to the client where `started` is false then.
-    `unsent`: nothing of the request was written, so it may be sent again on another connection. `refused`: the
-    engine's stream began with an error object, which was given to the client as an ordinary answer with that `status`.
-    `events` are the output events of a stream; `on_progress`, where it is set, is told of the first and then now and
-    then. `first_byte_at` is the time, by `time.monotonic`, of the first data event, or of a plain answer's head.
+    `on_over` is called once, when the engine's part is over: its connection is back in the pool or closed then, and the last that
+    the client gets is written, though perhaps not sent. The attributes are filled in as things happen, so they are right
+    after `abandon` too. `status` is 0 until the client was sent a head. `failure` is reset, closed, garbage or timeout; nothing
+    was sent to the client where `started` is false then. `unsent`: nothing of the request was written, so it may be sent
+    again on another connection. `refused`: the engine's stream began with an error object, which was given to the client as an
+    ordinary answer with that `status`. `events` are the output events of a stream; `on_progress`, where it is set, is told of
+    the first and then now and then. `first_byte_at` is the time, by `time.monotonic`, of the first data event, or of a
+    plain answer's head.
     """
 
     __slots__ = (
+        "_attached",
         "_connection",
         "_exchange",
         "_extra_headers",
         "_filter",
-        "_head",
+        "_first_byte_s",
         "_held",
-        "_held_bytes",
         "_idle_s",
-        "_last",
-        "_limit_s",
-        "_loop",
         "_meter",
-        "_over",
-        "_paused",
+        "_on_over",
         "_report_at",
         "_stream",
         "_tail",
-        "_tail_bytes",
-        "_timer",
+        "_unsent_head",
         "bytes_out",
         "completed",
         "failure",
@@ -90,6 +84,7 @@ class Relay:
         exchange: Exchange,
         connection: UpstreamConnection,
         extra_headers: Callable[[int], bytes],
+        on_over: Callable[["Relay"], None],
         *,
         first_byte_s: float,
         idle_s: float,
@@ -107,23 +102,17 @@ class Relay:
         self.on_progress: Callable[[int], None] | None = None
         self._report_at = 1  # events
         self._exchange = exchange
-        self._connection: UpstreamConnection | None = connection
+        self._connection = connection
+        self._attached = True  # the connection is ours, up to the engine's last byte
         self._extra_headers = extra_headers
-        self._limit_s = first_byte_s
+        self._on_over: Callable[[Relay], None] | None = on_over
+        self._first_byte_s = first_byte_s
         self._idle_s = idle_s
         self._stream = stream
         self._filter = UsageFilter() if hide_usage else None
-        self._loop = loop = asyncio.get_running_loop()
-        self._over: asyncio.Future[None] = loop.create_future()
         self._meter: StreamMeter | None = None
-        self._head = b""  # of an event stream whose first event is awaited
-        self._held: list[bytes] = []
-        self._held_bytes = 0
-        self._tail: deque[bytes] = deque()
-        self._tail_bytes = 0
-        self._paused = False
-        self._last = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._tail: _Tail | None = None
+        self._unsent_head = b""  # of an event stream whose first event is awaited
 
     @property
     def started(self) -> bool:
@@ -135,224 +124,222 @@ class Relay:
         """How many events with output have passed."""
         return 0 if self._meter is None else self._meter.events
 
-    async def run(self, request: bytes) -> None:
-        """Send `request` to the engine and its answer to the client; return when the engine's part is over.
+    def start(self, request: bytes) -> None:
+        """Send `request` to the engine, and its answer to the client when it comes; `on_over` may be called at once.
 
         Within `first_byte_s` the head must come, and the first event of a stream; `idle_s` is the longest silence
-        after it. On cancellation the engine's connection is closed at once. The client's last bytes may still be on
-        their way on return: see `Exchange.flushed`.
+        after it.
         """
-        try:
-            self._begin(request)
-            await self._over
-        finally:
-            self._leave()
-
-    def _begin(self, request: bytes) -> None:
-        """Send the request and become the source of the exchange."""
-        connection = self._connection
-        if connection is None:
-            raise RuntimeError("this relay has run already")
-        self._last = self._loop.time()
-        self._timer = self._loop.call_later(min(self._limit_s, self._idle_s), self._check)
-        self._exchange.flow = self
-        connection.send(request, self)
-        if self._exchange.paused:
+        exchange = self._exchange
+        if exchange.flow is self or not self._attached:
+            raise RuntimeError("this relay was started before")
+        exchange.flow = self
+        self._connection.send(request, self, self._first_byte_s, self._idle_s)
+        if exchange.paused:
             self.pause()
 
-    def _leave(self) -> None:
-        """Let go of both sides; an answer that is still running is stopped."""
-        self._exchange.flow = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._disconnect()
-        if self._meter is not None:
-            self.usage = self._meter.usage
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abort()
+    def abandon(self) -> None:
+        """Nobody wants the answer any more: close the engine's connection at once, and do not call `on_over`."""
+        if self._on_over is not None:
+            self._on_over = None
+            self._leave()
 
     # What the engine sends.
 
-    def head(self, status: int, headers: Headers, length: int | None) -> None:
+    def begin(self, head: AnswerHead, length: int | None, data: bytes, last: bool) -> None:  # noqa: FBT001 - a sink's signature
         """Start the client's answer, or hold the head of an event stream back."""
-        self._last = self._loop.time()
-        events = self._stream and status == 200 and is_event_stream(headers)
-        head = pass_headers(headers, unbuffered=events)
-        if events:
+        self._attached = not last
+        status = head.status
+        if self._stream and head.events:
             self._meter = StreamMeter()
-            self._head = head
+            self._unsent_head = head.lines + head.unbuffered
+            self._held = bytearray()
+        elif last and length is not None:
+            self._answer(status, head.lines, data)
             return
-        self._limit_s = self._idle_s
-        self.first_byte_at = time.monotonic()
-        self.status = status
-        self._exchange.start(status, head + self._extra_headers(status), length)
-
-    def body(self, data: bytes, last: bool) -> None:  # noqa: FBT001 - a sink's signature
-        """Pass one piece on."""
-        self._last = self._loop.time()
-        meter = self._meter
-        if meter is None:
-            self._keep_tail(data)
         else:
+            self._open(status, head.lines, length)
+            if status == 200:
+                self._tail = _Tail()
+        if data or last:
+            self.more(data, b"", last)
+
+    def more(self, data: bytes, framed: bytes, last: bool) -> None:  # noqa: FBT001 - a sink's signature
+        """Pass one piece on."""
+        self._attached = not last
+        meter = self._meter
+        if meter is not None:
             meter.feed(data)
-            if self._head:
-                self._hold(meter, data, last=last)
-                return
+            if self._unsent_head:
+                if not self._may_open(meter, data, last=last):
+                    return
+                data, framed = self._take_held(), b""
             if meter.events >= self._report_at:
                 self._report(meter.events)
             if self._filter is not None:
-                data = self._shown(data, last=last)
+                shown = self._shown(self._filter, data, last=last)
+                if shown is not data:
+                    data, framed = shown, b""
+        elif self._tail is not None:
+            self._tail.keep(data)
         self.bytes_out += len(data)
+        exchange = self._exchange
         if last:
-            self._exchange.end(data)
+            exchange.end(data)
+            self._complete()
+        elif framed and exchange.chunked:
+            exchange.pass_framed(framed)
         else:
-            self._exchange.write(data)
-
-    def ended(self) -> None:
-        """Complete the client's answer; the connection belongs to the pool again."""
-        self._connection = None
-        if self._head:
-            self._open_stream(last=True)
-        elif not self._exchange.finished:
-            self._exchange.end(b"" if self._filter is None else self._filter.rest())
-        if self._meter is None:
-            self.usage = self._read_usage()
-        self.completed = True
-        self._settle()
+            exchange.write(data)
 
     def failed(self, why: str, unsent: bool) -> None:  # noqa: FBT001 - a sink's signature
         """Break the client's answer off, if it has begun; else leave it to the caller."""
-        self._connection = None
+        self._attached = False
+        if self._on_over is None:
+            return
         self.failure = why
         self.unsent = unsent
-        self._break_off()
-        self._settle()
+        exchange = self._exchange
+        if exchange.started:
+            if self._meter is not None and self._meter.between_events:
+                exchange.write(BROKEN_OFF)
+            exchange.abort()
+        self._end()
 
-    # What the client's side tells.
+    def _answer(self, status: int, lines: bytes, body: bytes) -> None:
+        """Give the client an answer that came whole."""
+        lines += self._extra_headers(status)
+        self.first_byte_at = self._connection.heard_at
+        self.status = status
+        self.bytes_out = len(body)
+        self._exchange.respond(status, lines, body)
+        if status == 200:
+            self.usage = _usage_of(body)
+        self.completed = True
+        self._end()
 
-    def pause(self) -> None:
-        """The client is slow."""
-        self._paused = True
-        if self._connection is not None:
-            self._connection.pause()
+    def _open(self, status: int, lines: bytes, length: int | None) -> None:
+        """Begin the client's answer."""
+        lines += self._extra_headers(status)
+        connection = self._connection
+        self.first_byte_at = connection.heard_at
+        if self._attached:
+            connection.limit_s = self._idle_s
+        self.status = status
+        self._exchange.start(status, lines, length)
 
-    def resume(self) -> None:
-        """The client has caught up; its slowness was no silence of the engine."""
-        self._paused = False
-        self._last = self._loop.time()
-        if self._connection is not None:
-            self._connection.resume()
-
-    # The first event.
-
-    def _hold(self, meter: StreamMeter, data: bytes, *, last: bool) -> None:
-        """Keep what comes until the first data event is complete, and then pass it all, or turn an error into an answer."""
-        self._held.append(data)
-        self._held_bytes += len(data)
+    def _may_open(self, meter: StreamMeter, data: bytes, *, last: bool) -> bool:
+        """Hold a piece back until the first data event is complete, and then begin, or turn an error into an answer."""
+        self._held += data
         if meter.error is not None:
             self._refuse(meter.error)
-        elif meter.begun or self._held_bytes > HOLD_BYTES:
-            self._open_stream(last=last)
-            if meter.events:
-                self._report(meter.events)
+            return False
+        if not (meter.begun or last or len(self._held) > HOLD_BYTES):
+            return False
+        self._open(200, self._unsent_head, None)
+        self._unsent_head = b""
+        return True
 
-    def _shown(self, data: bytes, *, last: bool) -> bytes:
+    def _take_held(self) -> bytes:
+        held = bytes(self._held)
+        self._held.clear()
+        return held
+
+    def _refuse(self, error: dict[str, Any]) -> None:
+        """Answer with the engine's error object; the rest of its stream is not wanted."""
+        self._detach()
+        status = _error_status(error)
+        lines = JSON + self._extra_headers(status)
+        self.refused = True
+        self.status = status
+        self._exchange.respond(status, lines, orjson.dumps(error))
+        self._end()
+
+    @staticmethod
+    def _shown(usage_filter: UsageFilter, data: bytes, *, last: bool) -> bytes:
         """The piece without the usage that only the gateway asked for."""
-        if self._filter is None:
-            return data
-        shown = self._filter.feed(data)
-        return shown + self._filter.rest() if last else shown
+        shown = usage_filter.feed(data)
+        return shown + usage_filter.rest() if last else shown
 
     def _report(self, events: int) -> None:
         self._report_at = events + PROGRESS_EVENTS
         if self.on_progress is not None:
             self.on_progress(events)
 
-    def _refuse(self, error: dict[str, Any]) -> None:
-        """Answer with the engine's error object; the rest of its stream is not wanted."""
-        self._disconnect()
-        self.refused = True
-        self.status = status = _error_status(error)
-        self._exchange.respond(status, JSON + self._extra_headers(status), orjson.dumps(error))
-        self._settle()
+    # What the client's side tells.
 
-    def _open_stream(self, *, last: bool) -> None:
-        exchange = self._exchange
-        self._limit_s = self._idle_s
-        self.first_byte_at = time.monotonic()
-        self.status = 200
-        exchange.start(200, self._head + self._extra_headers(200), None)
-        self._head = b""
-        data = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-        self._held.clear()
-        if self._filter is not None:
-            data = self._shown(data, last=last)
-        self.bytes_out += len(data)
-        if last:
-            exchange.end(data)
-        else:
-            exchange.write(data)
+    def pause(self) -> None:
+        """The client is slow."""
+        if self._attached:
+            self._connection.pause()
 
-    # Time.
+    def resume(self) -> None:
+        """The client has caught up; its slowness was no silence of the engine."""
+        if self._attached:
+            self._connection.resume()
 
-    def _check(self) -> None:
-        """End a silence that has lasted too long, or look again: the timer is not moved for each piece.
+    # The end.
 
-        It never sleeps longer than `idle_s`, so that it is in time when that becomes the limit.
-        """
-        left = self._limit_s if self._paused else self._last + self._limit_s - self._loop.time()
-        if left > CLOCK_S:
-            self._timer = self._loop.call_later(min(left, self._idle_s), self._check)
-        else:
-            self._timer = None
-            self._stop("timeout")
+    def _complete(self) -> None:
+        self.completed = True
+        if self._tail is not None:
+            self.usage = self._tail.usage()
+        self._end()
 
-    # Endings.
+    def _end(self) -> None:
+        """The engine's part is over."""
+        self._leave()
+        on_over, self._on_over = self._on_over, None
+        if on_over is not None:
+            on_over(self)
 
-    def _stop(self, why: str) -> None:
-        """Close the engine's connection and break off."""
-        self._disconnect()
-        self.failure = why
-        self._break_off()
-        self._settle()
+    def _leave(self) -> None:
+        """Let go of both sides; an answer that is still running is stopped."""
+        self._exchange.flow = None
+        self._detach()
+        if self._meter is not None:
+            self.usage = self._meter.usage
 
-    def _break_off(self) -> None:
-        exchange = self._exchange
-        if not exchange.started:
-            return
-        if self._meter is not None and self._meter.between_events:
-            exchange.write(BROKEN_OFF)
-        exchange.abort()
+    def _detach(self) -> None:
+        if self._attached:
+            self._attached = False
+            self._connection.abort()
 
-    def _settle(self) -> None:
-        if not self._over.done():
-            self._over.set_result(None)
 
-    # Usage of a plain answer.
+class _Tail:
+    """The end of a plain body that comes in pieces: its usage stands there."""
 
-    def _keep_tail(self, data: bytes) -> None:
-        self._tail.append(data)
-        self._tail_bytes += len(data)
-        while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES:
-            self._tail_bytes -= len(self._tail.popleft())
+    __slots__ = ("_cut", "_pieces", "size")
 
-    def _read_usage(self) -> dict[str, Any] | None:
-        """Read the usage out of a JSON body: a short one is parsed, of a long one the last usage object."""
-        if self.status != 200 or not self._tail:
-            return None
-        tail = self._tail[0] if len(self._tail) == 1 else b"".join(self._tail)
-        if b'"usage"' not in tail:
-            return None
-        if self.bytes_out == len(tail) <= TAIL_BYTES:
-            try:
-                return find_usage(orjson.loads(tail))
-            except orjson.JSONDecodeError:
-                return None
-        return _last_usage(tail[-TAIL_BYTES:])
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._cut = False
+        self.size = 0
+
+    def keep(self, data: bytes) -> None:
+        """Take the next piece, and drop what is too far from the end by now."""
+        self._pieces.append(data)
+        self.size += len(data)
+        while self.size - len(self._pieces[0]) >= TAIL_BYTES:
+            self.size -= len(self._pieces.popleft())
+            self._cut = True
+
+    def usage(self) -> dict[str, Any] | None:
+        """The usage object of the body."""
+        tail = b"".join(self._pieces)
+        return _last_usage(tail[-TAIL_BYTES:]) if self._cut else _usage_of(tail)
+
+
+def _usage_of(body: bytes) -> dict[str, Any] | None:
+    """Read the usage out of a JSON body: a short one is parsed, of a long one the last usage object."""
+    if b'"usage"' not in body:
+        return None
+    if len(body) > TAIL_BYTES:
+        return _last_usage(body[-TAIL_BYTES:])
+    try:
+        return find_usage(orjson.loads(body))
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _last_usage(tail: bytes) -> dict[str, Any] | None:

@@ -60,18 +60,19 @@ class StreamMeter:
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the stream's payload; what is whole events of one data line each needs only to be counted."""
-        if not (self._aligned and data.startswith(b"data:") and data.endswith(b"\n\n")) or b"\r" in data:
+        if not (self._aligned and data.startswith(b"data:") and data.endswith(b"\n\n")) or data.find(b"\r") >= 0:
             self._feed_lines(data)
             return
-        lines = data.count(b"\n")
-        events = 1 if lines == 2 else data.count(b"\n\n")
-        if lines != 2 * events or (events > 1 and data.count(b"\n\ndata:") != events - 1):
-            self._feed_lines(data)
-            return
+        events = 1
+        if data.find(b"\n") != len(data) - 2:  # more than one line
+            events = data.count(b"\n\n")
+            if data.count(b"\n") != 2 * events or data.count(b"\n\ndata:") != events - 1:
+                self._feed_lines(data)
+                return
         self.events += events
         if data.endswith(_DONE):
             self.events -= 1
-        if b'"usage"' in data:
+        if data.find(b'"usage"') >= 0 and _USAGE.search(data):
             self._note_usage(data)
 
     def _note_usage(self, data: bytes) -> None:
@@ -194,7 +195,7 @@ class UsageFilter:
 
     def feed(self, data: bytes) -> bytes:
         """The next piece of the stream as the client may see it; empty where nothing is certain yet."""
-        if not self._pending and data.endswith(b"\n\n") and b'"usage"' not in data:
+        if not self._pending and data.endswith((b"\n\n", b"\r\n\r\n")) and (data.find(b'"usage"') < 0 or not _USAGE.search(data)):
             return data
         data = self._pending + data
         end = 0

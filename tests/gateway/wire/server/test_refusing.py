@@ -7,18 +7,8 @@ import pytest
 from fairlane.errors import Reason
 from fairlane.gateway.wire import http1, reader
 from fairlane.gateway.wire.exchange import Exchange, Refusal
-from tests.gateway.wire.sockets import (
-    GET,
-    POST,
-    ask,
-    chunked,
-    connect,
-    echo,
-    post,
-    run,
-    serving,
-    until,
-)
+from tests.gateway.wire.server.asking import ask, chunked, echo, post
+from tests.gateway.wire.sockets import GET, POST, connect, run, serving, until
 
 BAD_HEADS = [
     (b"\x16\x03\x01\x02\x00\x01\x00", 400),
@@ -130,8 +120,8 @@ def test_trailers_and_extensions_are_ignored() -> None:
     seen: list[dict[bytes, bytes]] = []
 
     async def serve(exchange: Exchange) -> None:
-        seen.append(exchange.headers)
-        await echo(exchange)
+        seen.append(exchange.head.headers)
+        echo(exchange)
 
     message = POST + b"Transfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n0\r\nAuthorization: other\r\n\r\n"
     [answer] = ask(message, serve=serve, closed=False)
@@ -152,7 +142,7 @@ def test_what_a_client_sends_ahead_is_bounded() -> None:
         async with serving(serve, max_body_bytes=1 << 26) as listener:
             client = await connect(listener.port)
             await client.send(GET)
-            await until(lambda: listener.server.tasks)
+            await until(lambda: listener.tasks)
             client.writer.write(post(bytes(32 << 20)))
             [connection] = listener.server.connections
             await until(lambda: not connection.transport.is_reading())
@@ -178,15 +168,15 @@ def test_too_many_requests_in_one_piece_end_the_connection() -> None:
 
 def refuse_strangers(exchange: Exchange) -> Refusal | None:
     """Refuse who has no key."""
-    return None if b"authorization" in exchange.headers else (401, b"a: b\r\n", b"who?")
+    return None if b"authorization" in exchange.head.headers else (401, b"a: b\r\n", b"who?")
 
 
 def test_an_early_refusal_of_a_small_request_keeps_the_connection() -> None:
     """The body is read and dropped, nothing is served, and the next request is."""
 
     async def serve(exchange: Exchange) -> None:
-        assert b"authorization" in exchange.headers
-        await echo(exchange)
+        assert b"authorization" in exchange.head.headers
+        echo(exchange)
 
     messages = post(b"secret"), post(b"hello", b"Authorization: k"), GET
     answers = ask(*messages, serve=serve, early=refuse_strangers, answers=3)
@@ -222,12 +212,28 @@ def test_a_refused_client_that_never_stops_is_closed() -> None:
     run(talk())
 
 
+def test_a_refused_client_that_reads_slowly_is_closed_too() -> None:
+    """The time in which it may go on sending is not lengthened by the answer's leaving late."""
+
+    async def talk() -> None:
+        async with serving(echo, early=lambda _: (401, b"", bytes(8 << 20))) as listener:
+            client = await connect(listener.port, receive_bytes=8192)
+            await client.send(POST + b"Content-Length: 1000000\r\n\r\n")
+            await asyncio.sleep(0.1)
+            answer = await client.answer()
+            assert (answer.status, len(answer.body)) == (401, 8 << 20)
+            await until(lambda: not listener.server.connections)
+            client.leave()
+
+    run(talk())
+
+
 def test_a_mistake_in_the_early_judgement_is_a_500() -> None:
     """It is reported, and not taken for a fault of the client's; the connection stays."""
 
     async def talk() -> None:
         def stumble(exchange: Exchange) -> Refusal | None:
-            if exchange.headers[b"host"] == b"bad":
+            if exchange.head.headers[b"host"] == b"bad":
                 raise ValueError("stumbled")
             return None
 
@@ -247,7 +253,7 @@ def test_an_early_refusal_waits_for_its_turn() -> None:
 
     async def serve(exchange: Exchange) -> None:
         await asyncio.sleep(0.02)
-        await echo(exchange)
+        echo(exchange)
 
     messages = post(b"1", b"Authorization: k") + post(b"2") + post(b"3", b"Authorization: k") + POST + b"Content-Length: 100000\r\n\r\n"
     answers = ask(messages, serve=serve, early=refuse_strangers, answers=4, closed=True)
@@ -307,7 +313,7 @@ def test_continue_is_not_said_into_another_answer() -> None:
     async def talk() -> None:
         async def serve(exchange: Exchange) -> None:
             await asyncio.sleep(0.02)
-            await echo(exchange)
+            echo(exchange)
 
         async with serving(serve) as listener:
             client = await connect(listener.port)

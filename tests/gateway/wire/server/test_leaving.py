@@ -8,17 +8,8 @@ import pytest
 from fairlane.errors import Reason
 from fairlane.gateway.wire import http1
 from fairlane.gateway.wire.exchange import Exchange
-from tests.gateway.wire.sockets import (
-    GET,
-    POST,
-    Limits,
-    connect,
-    echo,
-    post,
-    run,
-    serving,
-    until,
-)
+from tests.gateway.wire.server.asking import echo, post
+from tests.gateway.wire.sockets import GET, POST, Limits, connect, flushed, run, serving, until
 
 # Clients that leave, and servers that fail.
 
@@ -38,7 +29,7 @@ def test_fc_04_a_client_that_leaves_cancels_its_request_once(stage: str, reset: 
                     exchange.write(b"part")
                 if stage == "flushing":
                     exchange.respond(200, b"", bytes(1 << 25))
-                    await exchange.flushed()
+                    await flushed(exchange)
                     cancelled.append(exchange.gone)
                     return
                 await asyncio.sleep(10)
@@ -53,7 +44,7 @@ def test_fc_04_a_client_that_leaves_cancels_its_request_once(stage: str, reset: 
             if stage == "streaming":
                 await client.line_block()
             elif stage in ("waiting", "flushing"):
-                await until(lambda: listener.server.tasks)
+                await until(lambda: listener.tasks)
             else:
                 await until(lambda: listener.server.connections)
             await asyncio.sleep(0.01)
@@ -61,7 +52,7 @@ def test_fc_04_a_client_that_leaves_cancels_its_request_once(stage: str, reset: 
                 client.reset()
             else:
                 client.leave()
-            await until(lambda: not listener.server.connections and not listener.server.tasks)
+            await until(lambda: not listener.server.connections and not listener.tasks)
             assert cancelled == ([] if stage in ("head", "body") else [True])
             assert listener.errors == []
 
@@ -82,14 +73,14 @@ def test_writing_to_a_client_that_left_is_harmless() -> None:
                 exchange.write(b"a")
                 exchange.end(b"b")
                 exchange.abort()
-                await exchange.flushed()
+                await flushed(exchange)
                 done.set()
                 raise
 
         async with serving(serve) as listener:
             client = await connect(listener.port)
             await client.send(GET)
-            await until(lambda: listener.server.tasks)
+            await until(lambda: listener.tasks)
             client.leave()
             await asyncio.wait_for(done.wait(), 5)
 
@@ -101,7 +92,7 @@ def test_a_request_without_an_answer_gets_one(how: str) -> None:
     """A mistake of the gateway's becomes a 500 or a visible cut, and is reported."""
 
     async def talk() -> None:
-        async def serve(exchange: Exchange) -> None:
+        def serve(exchange: Exchange) -> None:
             if "start" in how:
                 exchange.start(200, b"", None)
                 exchange.write(b"part")
@@ -222,7 +213,7 @@ def test_a_running_request_outlasts_every_limit_of_the_wire() -> None:
     async def talk() -> None:
         async def serve(exchange: Exchange) -> None:
             await asyncio.sleep(0.3)
-            await echo(exchange)
+            echo(exchange)
 
         async with serving(serve, header_s=0.05, body_s=0.05, keep_alive_s=0.05) as listener:
             client = await connect(listener.port)
@@ -273,7 +264,7 @@ def test_fc_24_a_full_send_buffer_stops_the_source() -> None:
 
     async def talk() -> None:
         tap = Tap()
-        flushed = asyncio.Event()
+        done = asyncio.Event()
 
         async def serve(exchange: Exchange) -> None:
             exchange.flow = tap
@@ -285,9 +276,9 @@ def test_fc_24_a_full_send_buffer_stops_the_source() -> None:
             await until(lambda: tap.calls == ["pause", "resume"])
             assert not exchange.paused
             exchange.end(bytes(200_000))
-            await exchange.flushed()
+            await flushed(exchange)
             assert exchange._wire.transport.get_write_buffer_size() == 0
-            flushed.set()
+            done.set()
 
         async with serving(serve) as listener:
             client = await connect(listener.port, receive_bytes=8192)
@@ -296,7 +287,7 @@ def test_fc_24_a_full_send_buffer_stops_the_source() -> None:
             await asyncio.sleep(0.05)
             assert tap.calls == ["pause"]
             await client.answer()
-            await asyncio.wait_for(flushed.wait(), 5)
+            await asyncio.wait_for(done.wait(), 5)
             await client.send(GET)
             client.leave()
 
@@ -311,9 +302,9 @@ def test_fc_24_a_stalled_reader_is_dropped() -> None:
 
         async def serve(exchange: Exchange) -> None:
             try:
-                if exchange.path == "/whole":
+                if exchange.head.path == "/whole":
                     exchange.respond(200, b"", bytes(32 << 20))
-                    await exchange.flushed()
+                    await flushed(exchange)
                     ends.append("gone" if exchange.gone else "flushed")
                     return
                 exchange.start(200, b"", None)
@@ -330,7 +321,7 @@ def test_fc_24_a_stalled_reader_is_dropped() -> None:
                 client = await connect(listener.port, receive_bytes=8192)
                 await client.send(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
                 await until(lambda: listener.server.connections)
-                await until(lambda: not listener.server.connections and not listener.server.tasks)
+                await until(lambda: not listener.server.connections and not listener.tasks)
                 client.leave()
         assert ends == ["gone", "cancelled"]
 
@@ -343,25 +334,26 @@ def test_fc_24_a_reader_that_stalls_after_a_while_is_dropped() -> None:
     async def talk() -> None:
         async def serve(exchange: Exchange) -> None:
             exchange.respond(200, b"", bytes(32 << 20))
-            await exchange.flushed()
+            await flushed(exchange)
 
         async with serving(serve, stall_s=0.2) as listener:
             client = await connect(listener.port, receive_bytes=8192)
             await client.send(GET)
             await client.reader.readexactly(8 << 20)
-            await until(lambda: not listener.server.connections, 2)
+            await until(lambda: not listener.server.connections)
 
     run(talk())
 
 
-def test_fc_24_a_slow_reader_is_no_stalled_one() -> None:
-    """Who reads a little within each `stall_s` keeps its answer, however long it takes."""
+@pytest.mark.parametrize("line", [b"", b"Connection: close\r\n"])
+def test_fc_24_a_slow_reader_is_no_stalled_one(line: bytes) -> None:
+    """Who reads a little within each `stall_s` keeps its answer, however long it takes, and also where it is the last."""
     size = 12 << 20
 
     async def talk() -> None:
         async def serve(exchange: Exchange) -> None:
             exchange.respond(200, b"", bytes(size))
-            await exchange.flushed()
+            await flushed(exchange)
 
         async with serving(serve, stall_s=0.3) as listener:
             loop = asyncio.get_running_loop()
@@ -369,7 +361,7 @@ def test_fc_24_a_slow_reader_is_no_stalled_one() -> None:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
                 client.setblocking(False)
                 await loop.sock_connect(client, ("127.0.0.1", listener.port))
-                await loop.sock_sendall(client, GET)
+                await loop.sock_sendall(client, GET[:-2] + line + b"\r\n")
                 got, started = 0, loop.time()
                 while got < size:
                     await asyncio.sleep(0.03)
@@ -377,5 +369,26 @@ def test_fc_24_a_slow_reader_is_no_stalled_one() -> None:
                     assert piece
                     got += len(piece)
                 assert loop.time() - started > 1
+
+    run(talk())
+
+
+def test_fc_24_a_request_behind_an_unread_answer_has_its_time_from_then_on() -> None:
+    """While an answer is waiting to be read its reader is not hurried; after it the rest of the next message must come."""
+
+    async def talk() -> None:
+        def serve(exchange: Exchange) -> None:
+            exchange.respond(200, b"", bytes(32 << 20))
+
+        async with serving(serve, body_s=0.1) as listener:
+            client = await connect(listener.port, receive_bytes=8192)
+            await client.send(GET + post(b"hello")[:-2])
+            await asyncio.sleep(0.3)
+            answer = await client.answer()
+            assert (len(answer.body), answer.cut) == (32 << 20, False)
+            started = asyncio.get_running_loop().time()
+            assert (await client.answer()).status == 408
+            assert asyncio.get_running_loop().time() - started < 1
+            assert await client.closed()
 
     run(talk())

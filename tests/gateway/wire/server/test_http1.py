@@ -6,17 +6,8 @@ import pytest
 
 from fairlane.gateway.wire import reader
 from fairlane.gateway.wire.exchange import Exchange
-from tests.gateway.wire.sockets import (
-    GET,
-    ask,
-    chunked,
-    connect,
-    echo,
-    post,
-    run,
-    serving,
-    until,
-)
+from tests.gateway.wire.server.asking import Nowhere, ask, chunked, echo, post
+from tests.gateway.wire.sockets import GET, connect, run, serving, until
 
 # Reading.
 
@@ -27,13 +18,14 @@ def test_a_request_is_handed_up_whole() -> None:
 
     async def serve(exchange: Exchange) -> None:
         seen.append(exchange)
-        await echo(exchange)
+        echo(exchange)
 
     ask(post(b"hello", b"X-A: 1", b"x-a:  2 ", b"Authorization: Bearer k"), serve=serve)
     [got] = seen
-    assert (got.method, got.target, got.path, got.query) == ("POST", b"/v1/chat/completions?a=1", "/v1/chat/completions", b"a=1")
-    assert got.headers == {b"host": b"x", b"x-a": b"1, 2 ", b"authorization": b"Bearer k", b"content-length": b"5"}
-    assert (got.body, got.peer, got.http_10) == (b"hello", "127.0.0.1", False)
+    head = got.head
+    assert (head.method, head.target, head.path, head.query) == ("POST", b"/v1/chat/completions?a=1", "/v1/chat/completions", b"a=1")
+    assert head.headers == {b"host": b"x", b"x-a": b"1, 2 ", b"authorization": b"Bearer k"}
+    assert (got.body, got.peer, head.http_10, head.keep_alive) == (b"hello", "127.0.0.1", False, True)
 
 
 @pytest.mark.parametrize("message", [post(b'{"a":"\xe4\xbd\xa0\xe5\xa5\xbd"}'), chunked(b'{"a":', b'"\xe4\xbd\xa0', b'\xe5\xa5\xbd"}')])
@@ -44,7 +36,7 @@ def test_a_request_survives_any_split(message: bytes) -> None:
         got = _read(*pieces)
         assert [e.body for e in got] == ['{"a":"你好"}'.encode()], pieces
         assert got[0].keep_alive
-        assert got[0].path == "/v1/chat/completions"
+        assert got[0].head.path == "/v1/chat/completions"
 
 
 def test_single_bytes_over_a_socket_are_understood() -> None:
@@ -68,34 +60,17 @@ def test_single_bytes_over_a_socket_are_understood() -> None:
 def test_fc_50_the_path_is_what_follows_the_authority(target: bytes, path: str, query: bytes) -> None:
     """An absolute target names a path and nothing else; nothing is decoded."""
     [got] = _read(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % target)
-    assert (got.path, got.query, got.target) == (path, query, target)
+    assert (got.head.path, got.head.query, got.head.target) == (path, query, target)
 
 
 def _read(*pieces: bytes, max_body_bytes: int = 1 << 20, max_header_bytes: int = 4096) -> list[Exchange]:
     """Read requests without a socket."""
     intake = reader.Intake(lambda _: None, lambda *_: (b"", b""), lambda *_: None, max_body_bytes, max_header_bytes)
-    request_reader = reader.RequestReader(intake, lambda: Exchange(Nowhere(), ""))
+    request_reader = reader.RequestReader(intake, Nowhere())
     for piece in pieces:
         if not request_reader.deaf:
             request_reader.feed(piece)
     return request_reader.complete
-
-
-class Nowhere:
-    """A connection for exchanges that are read and never answered."""
-
-    transport: asyncio.Transport
-    lost = False
-    paused = False
-
-    def ended(self, exchange: Exchange) -> None:
-        raise NotImplementedError
-
-    def broke(self, exchange: Exchange) -> None:
-        raise NotImplementedError
-
-    async def drained(self) -> None:
-        raise NotImplementedError
 
 
 # Connections that stay and connections that close.
@@ -124,9 +99,9 @@ def test_pipelined_requests_are_answered_in_order() -> None:
         nonlocal running
         running += 1
         assert running == 1
-        await asyncio.sleep(0.02 if exchange.path == "/0" else 0)
+        await asyncio.sleep(0.02 if exchange.head.path == "/0" else 0)
         running -= 1
-        exchange.respond(200, b"", exchange.path.encode())
+        exchange.respond(200, b"", exchange.head.path.encode())
 
     requests = b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % i for i in range(5))
     assert [a.body for a in ask(requests, serve=serve, answers=5, closed=False)] == [b"/0", b"/1", b"/2", b"/3", b"/4"]
@@ -140,12 +115,12 @@ def test_requests_that_arrive_while_one_runs_wait_unparsed() -> None:
 
         async def serve(exchange: Exchange) -> None:
             await gate.wait()
-            exchange.respond(200, b"", exchange.path.encode() + exchange.body)
+            exchange.respond(200, b"", exchange.head.path.encode() + exchange.body)
 
         async with serving(serve) as listener:
             client = await connect(listener.port)
             await client.send(GET)
-            await until(lambda: listener.server.tasks)
+            await until(lambda: listener.tasks)
             second = post(b"body") + GET
             await client.send(second[:20])
             await asyncio.sleep(0.01)
@@ -172,9 +147,9 @@ def test_a_whole_answer_is_one_write() -> None:
                 pieces.append(data)
 
         async def serve(exchange: Exchange) -> None:
-            if exchange.path == "/whole":
-                exchange.respond(200, [(b"a", b"b")], b"body")
-            elif exchange.path == "/stream":
+            if exchange.head.path == "/whole":
+                exchange.respond(200, b"a: b\r\n", b"body")
+            elif exchange.head.path == "/stream":
                 exchange.start(200, b"", None)
                 exchange.write(b"one")
                 await asyncio.sleep(0.02)
@@ -238,7 +213,7 @@ def test_nothing_is_written_after_the_end() -> None:
     """A late piece of one answer never gets into the next."""
 
     async def serve(exchange: Exchange) -> None:
-        exchange.respond(200, b"", exchange.path.encode())
+        exchange.respond(200, b"", exchange.head.path.encode())
         exchange.write(b"late")
         exchange.end(b"later")
         exchange.abort()
@@ -251,9 +226,9 @@ def test_answers_without_a_body_have_none(request_line: bytes) -> None:
     """HEAD and 204 get a head alone, and the next answer follows it directly."""
 
     async def serve(exchange: Exchange) -> None:
-        if exchange.path == "/empty":
+        if exchange.head.path == "/empty":
             exchange.respond(204, b"", b"")
-        elif exchange.method == "HEAD":
+        elif exchange.head.method == "HEAD":
             exchange.respond(200, b"", b"12345")
         else:
             exchange.respond(200, b"", b"next")
@@ -316,12 +291,12 @@ def test_closing_lets_the_present_request_finish() -> None:
 
         async def serve(exchange: Exchange) -> None:
             await gate.wait()
-            await echo(exchange)
+            echo(exchange)
 
         async with serving(serve) as listener:
             idle, busy = await connect(listener.port), await connect(listener.port)
             await busy.send(post(b"hello") + GET)
-            await until(lambda: listener.server.tasks and len(listener.server.connections) == 2)
+            await until(lambda: listener.tasks and len(listener.server.connections) == 2)
             closing = asyncio.create_task(listener.server.close(5))
             assert await idle.closed()
             assert not closing.done()
@@ -371,7 +346,7 @@ def test_closing_cuts_off_what_does_not_finish() -> None:
         async with serving(serve) as listener:
             client = await connect(listener.port)
             await client.send(GET)
-            await until(lambda: listener.server.tasks)
+            await until(lambda: listener.tasks)
             await listener.server.close(0.05)
             assert cancelled == [True]
             assert not listener.server.connections

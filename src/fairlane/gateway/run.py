@@ -1,0 +1,337 @@
+"""The life of one admitted request: it waits, is sent to the engine it was given, relayed, settled.
+
+It is driven by callbacks alone, so it costs no task: admission tells it to start or that it is shed, the relay when the
+engine's part is over, the wire when the client has left or has its last byte. Whichever comes, and in whichever order, it ends
+once, and what it holds is freed. The place is free with the engine's last byte, and the tenant's with the client's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fairlane.core.values import Outcome, Request, Usage
+from fairlane.errors import Reason, Refused
+from fairlane.gateway.answers import refusal
+from fairlane.gateway.calls.body import Call, rewrite
+from fairlane.gateway.links import EngineLink
+from fairlane.gateway.trail import Trail
+from fairlane.gateway.wire.exchange import Exchange
+from fairlane.gateway.wire.relay import Relay
+from fairlane.gateway.wire.upstream import OUT_OF_DESCRIPTORS, ConnectFailed, UpstreamConnection
+from fairlane.predict.estimate import Estimate
+
+if TYPE_CHECKING:
+    from fairlane.gateway.proxy import Entry, Model, Proxy
+
+OWNED_FIELDS = frozenset({"priority", "n_predict"})  # an engine would order by the one, and take the other for the cap
+RECOVER_S = 2.0  # how long a request waits for the only engine to come back, after it could not be reached
+_OK_MAX = 399
+_TOKEN_LIMITS = frozenset({Reason.RATE_LIMIT_TOKENS, Reason.REQUEST_OVER_LIMIT})
+
+
+class Run:
+    """One request, from the moment it asks for a place. A holder of admission and the worker of its exchange."""
+
+    __slots__ = (
+        "_call",
+        "_connecting",
+        "_entry",
+        "_estimate",
+        "_exchange",
+        "_link",
+        "_model",
+        "_over",
+        "_proxy",
+        "_relay",
+        "_started_at",
+        "_timer",
+        "_trail",
+        "_tried",
+        "request",
+    )
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        exchange: Exchange,
+        trail: Trail,
+        *,
+        entry: Entry,
+        call: Call,
+        model: Model,
+        estimate: Estimate,
+        request: Request,
+    ) -> None:
+        self.request = request
+        self._proxy = proxy
+        self._exchange = exchange
+        self._trail = trail
+        self._entry = entry
+        self._call = call
+        self._model = model
+        self._estimate = estimate
+        self._link: EngineLink | None = None
+        self._relay: Relay | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._started_at = 0.0
+        self._tried = False  # one connection could not be had, or was closed before anything was written to it
+        self._over = False
+
+    # What admission tells.
+
+    def start(self, engine: str, now: float) -> None:
+        """Sends the request to this engine."""
+        try:
+            self._stop_waiting()
+            trail = self._trail
+            self._started_at = now
+            trail.engine = engine
+            self._link = link = self._proxy.links[self._model.pool, engine]
+            connection = link.acquire()
+            if connection is None:
+                self._connect(link)
+            else:
+                self._send(link, connection)
+        except Exception as error:  # noqa: BLE001 - see Holder
+            self._fail(error)
+
+    def shed(self, refused: Refused) -> None:
+        """Answers that there is no place."""
+        try:
+            if refused.reason in _TOKEN_LIMITS:
+                refused = self._proxy.in_numbers(refused, self.request, self._call)
+            self._refuse(refused)
+        except Exception as error:  # noqa: BLE001 - see Holder
+            self._fail(error)
+
+    # What the wire tells.
+
+    def abandon(self) -> None:
+        """Nobody waits for the answer any more."""
+        if self._over:
+            return
+        relay, link = self._relay, self._link
+        if relay is not None and link is not None:
+            relay.abandon()
+            self._settle(link, relay, Outcome.CANCELLED)
+        self._trail.outcome = Outcome.CANCELLED
+        self._end(Outcome.CANCELLED)
+
+    # The connection.
+
+    def _connect(self, link: EngineLink) -> None:
+        self._connecting = asyncio.get_running_loop().create_task(self._open(link))
+
+    async def _open(self, link: EngineLink) -> None:
+        """Makes a connection. An engine that is not there costs the request its turn, not its life."""
+        try:
+            try:
+                connection = await link.connect()
+            except ConnectFailed as failure:
+                self._connecting = None
+                self._unreached(link, failure.why)
+            else:
+                self._connecting = None
+                self._send(link, connection)
+        except Exception as error:  # noqa: BLE001 - the last resort of a task
+            self._fail(error)
+
+    def _unreached(self, link: EngineLink, why: str) -> None:
+        """Waits for another engine, or for a short while for this one to come back."""
+        proxy = self._proxy
+        proxy.metrics.engine_failed(link.name, "unreachable")
+        if why == OUT_OF_DESCRIPTORS:
+            self._refuse(Refused(Reason.NO_ENGINE))
+            return
+        link.unreachable(f"could not be reached: {why}")
+        if self._tried:
+            self._refuse(Refused(Reason.ENGINE_UNREACHABLE))
+            return
+        self._tried = True
+        if not any(other.up for other in proxy.links.values() if other.pool == link.pool):
+            self._timer = asyncio.get_running_loop().call_later(RECOVER_S, self.shed, Refused(Reason.ENGINE_UNREACHABLE))
+        proxy.admission.again(self)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # The answer.
+
+    def _send(self, link: EngineLink, connection: UpstreamConnection) -> None:
+        call, settings, trail = self._call, link.settings, self._trail
+        trail.queue_s = waited_s = self._started_at - trail.arrived_at
+        self._proxy.metrics.waited(trail.cls, waited_s)
+        self._relay = relay = Relay(
+            self._exchange,
+            connection,
+            self._lines,
+            self._relayed,
+            first_byte_s=settings.first_byte_s,
+            idle_s=settings.idle_s,
+            stream=call.stream,
+            hide_usage=call.stream and not call.include_usage,
+        )
+        if call.stream:
+            relay.on_progress = self._progress
+        relay.start(self._message(link))
+
+    def _message(self, link: EngineLink) -> bytes:
+        """The whole request for the engine: the headers that it needs, and the body with our fields put right."""
+        call = self._call
+        asks_usage = call.stream and not call.include_usage
+        body = rewrite(
+            self._exchange.body,
+            call,
+            model=self._model.engine_name,
+            drop=OWNED_FIELDS,
+            set_fields={"stream_options": call.stream_options} if asks_usage else {},
+        )
+        return b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+            link.head(call.route.path),
+            self._entry.forwarded,
+            self._trail.request_id.encode(),
+            len(body),
+            body,
+        )
+
+    def _lines(self, _status: int) -> bytes:
+        return self._proxy.answer_lines(self._entry.caller, self._trail)
+
+    def _progress(self, produced: int) -> None:
+        if self._trail.ttft_s is None and self._relay is not None:
+            self._note_first_token(self._relay)
+        self._proxy.admission.progress(self.request, produced)
+
+    def _note_first_token(self, relay: Relay) -> None:
+        trail, at = self._trail, relay.first_byte_at
+        if at is not None:
+            trail.ttft_s = ttft_s = at - trail.arrived_at
+            self._proxy.metrics.first_token(trail.cls, ttft_s)
+
+    def _relayed(self, relay: Relay) -> None:
+        """The engine's part is over."""
+        try:
+            link = self._link
+            if link is not None and not self._over:
+                self._finish(link, relay)
+        except Exception as error:  # noqa: BLE001 - nobody above could free what this request holds
+            self._fail(error)
+
+    def _finish(self, link: EngineLink, relay: Relay) -> None:
+        """Settles an answer that ended by itself, well or not."""
+        trail = self._trail
+        if relay.failure is not None:
+            if relay.unsent and not self._tried:
+                self._tried, self._relay = True, None
+                self._connect(link)
+                return
+            link.broke()
+            self._proxy.metrics.engine_failed(link.name, relay.failure)
+            self._settle(link, relay, Outcome.FAILED)
+            trail.reason = reason = Reason.ENGINE_TIMEOUT if relay.failure == "timeout" else Reason.ENGINE_FAILED
+            if not relay.started:
+                self._refuse(Refused(reason))
+                return
+        elif relay.refused or relay.status > _OK_MAX:
+            link.succeeded(0, 0.0)
+            self._proxy.metrics.engine_refused(link.name, relay.status)
+            trail.reason = "engine_refused"
+            self._settle(link, relay, Outcome.FAILED)
+        else:
+            now = self._settle(link, relay, Outcome.COMPLETED)
+            link.succeeded(trail.tokens_out or 0, now - self._started_at)
+        self._relay = None
+        self._exchange.when_flushed(self._flushed)
+
+    def _settle(self, link: EngineLink, relay: Relay, outcome: Outcome) -> float:
+        """Frees the place and tells what the request used. Returns the time."""
+        trail, proxy = self._trail, self._proxy
+        now = time.monotonic()
+        usage = self._usage(link, relay, outcome, now)
+        trail.outcome = outcome
+        trail.status = relay.status
+        proxy.admission.settle(self.request, usage, outcome, now)
+        if trail.ttft_s is None:
+            self._note_first_token(relay)
+        if usage is None:
+            return now
+        trail.tokens_in, trail.tokens_out = usage.prompt_tokens, usage.output_tokens
+        trail.pool, trail.cost = link.pool, self.request.cost
+        if outcome is Outcome.COMPLETED and relay.usage is not None:
+            call = self._call
+            proxy.estimator.learn(self.request.tenant.name, call.model, call.prompt, self._estimate, usage, complete=True, now=now)
+        return now
+
+    def _usage(self, link: EngineLink, relay: Relay, outcome: Outcome, now: float) -> Usage | None:
+        """What the request consumed: as the engine reports it, else the estimate of the prompt and the events that came.
+
+        Of an answer that comes as a whole and was given up, what the engine will have made of it in that time. None, nothing,
+        for an error answer and for a failure before any output.
+        """
+        if relay.usage is not None:
+            return _reported(relay.usage)
+        estimate, stream = self._estimate, self._call.stream
+        if outcome is Outcome.COMPLETED:
+            return Usage(estimate.prompt_tokens, relay.events if stream else estimate.output_tokens)
+        if relay.events or (outcome is Outcome.CANCELLED and relay.status <= _OK_MAX):
+            produced = relay.events if stream else min(estimate.output_tokens, link.tokens_in(now - self._started_at))
+            return Usage(estimate.prompt_tokens, produced)
+        return None
+
+    # The end.
+
+    def _flushed(self) -> None:
+        self._end(Outcome.COMPLETED)
+
+    def _refuse(self, refused: Refused) -> None:
+        """Gives the client an error answer of ours."""
+        trail = self._trail
+        trail.refuse(refused)
+        self._proxy.admission.leave(self.request, Outcome.FAILED)
+        self._exchange.respond(*refusal(refused, self._lines(trail.status)))
+        self._end(Outcome.FAILED)
+
+    def _fail(self, error: Exception) -> None:
+        """A mistake of ours: this request ends, and nothing else."""
+        self._proxy.on_error(self._exchange, error)
+        if self._over:
+            return
+        if self._relay is not None:
+            self._relay.abandon()
+        if self._exchange.started:
+            self._trail.reason, self._trail.outcome = Reason.INTERNAL, Outcome.FAILED
+            self._exchange.abort()
+            self._end(Outcome.FAILED)
+        else:
+            self._exchange.keep_alive = False
+            self._refuse(Refused(Reason.INTERNAL))
+
+    def _end(self, outcome: Outcome) -> None:
+        """Frees what is left and tells of the request, once."""
+        if self._over:
+            return
+        self._over = True
+        self._stop_waiting()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._exchange.worker = None  # what refers to each other would wait for the collector
+        self._relay = None
+        self._proxy.admission.leave(self.request, outcome)
+        self._proxy.tell(self._trail)
+
+
+def _reported(usage: Mapping[str, Any]) -> Usage:
+    """An engine's usage object; what is missing or no number counts as 0."""
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _count(cached))
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
