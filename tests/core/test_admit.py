@@ -166,6 +166,8 @@ def test_a_rate_limit_refuses_exactly_what_is_not_there(used: list[tuple[int, in
     elif shed is not None:
         assert shed.retry_after_s is not None
         assert tokens <= 100 or not limits[1]
+        fills_in = 8.0 if shed.reason is Reason.RATE_LIMIT_REQUESTS else 10.0
+        assert shed.jitter_s == max(0.0, min(shed.retry_after_s / 2, fills_in - shed.retry_after_s))
         assert state.refusal(wanted, now + 0.9 * shed.retry_after_s) is not None
         assert state.refusal(wanted, now + shed.retry_after_s + 1e-6) is None
 

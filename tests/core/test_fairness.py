@@ -173,7 +173,7 @@ def test_short_requests_overtake_within_the_window_only() -> None:
     """Inside a tenant a short request passes a long one that came within the window, and no older one."""
     world = World(make((Engine("e", 1),)), 17)
     tenant = Tenant("t")
-    world.submit(tenant, 0, Size(10, 1, 1))
+    world.submit(Tenant("blocker"), 0, Size(10, 1, 1))
     long = world.submit(tenant, 0, Size(4000, 500, 500))
     soon = world.submit(tenant, 0, Size(10, 1, 1))
     world.now = 2.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairlane.core.values import Engine, Request, Tenant
@@ -84,16 +84,23 @@ def test_an_empty_engine_takes_anything_and_a_full_one_nothing() -> None:
     assert (limit.running, limit.tokens, limit.final, limit.prefilling) == (0, 0, 0, 0)
 
 
-def test_the_peak_follows_whatever_changes() -> None:
-    """After a start, a token or an end the answer is not that of before."""
-    limit = NestedLimit(Engine("e", 100, kv_tokens=1000))
-    long, short, new = sized(300, 200), sized(300, 50), sized(100, 100)
-    limit.take(long)
-    assert limit.fits(new)
-    limit.take(short)  # 300 + 300 + 100 held, and 150 more when `short` ends
-    assert limit.fits(new)
-    limit.progress(short, 40)
-    limit.progress(long, 170)
-    assert not limit.fits(new)  # 470 + 340 + 100 held
-    limit.release(short)
-    assert limit.fits(new)
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(["take", "progress", "release"]), st.integers(0, 9), st.integers(1, 400)), max_size=30),
+    new=st.tuples(st.integers(1, 300), st.integers(1, 300)),
+)
+@example([("take", 9, 400), ("take", 4, 400), ("progress", 0, 310)], (250, 300))  # the first is now the one that ends first
+@example([("take", 9, 400)] * 3 + [("release", 0, 1)], (200, 200))  # only without the third there is room
+def test_the_answer_follows_whatever_changes(steps: list[tuple[str, int, int]], new: tuple[int, int]) -> None:
+    """Asked after each start, each token and each end, the answer is that of the definition for what runs then."""
+    limit = NestedLimit(Engine("e", 100, kv_tokens=2000))
+    running: list[Request] = []
+    for what, index, tokens in steps:
+        if what == "take" or not running:
+            running.append(sized(tokens, 20 + 37 * index))
+            limit.take(running[-1])
+        elif what == "progress":
+            limit.progress(running[index % len(running)], tokens)
+        else:
+            limit.release(running.pop(index % len(running)))
+        held = [(r.held_tokens, r.coming_tokens) for r in running]
+        assert limit.fits(sized(*new)) == (not running or peak([*held, new]) <= int(2000 * KV_RATIO))

@@ -203,6 +203,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert queue.waiting_weight == sum(f.weight for f in queue.waiting_flows)
             assert queue.turns.flows == sum(1 for f in queue.waiting_flows if not f.tenant.full)
             assert {f for f in queue.flows.values() if f.stamp} == {f for f in queue.waiting_flows if not f.tenant.full}
+            assert queue.head() is (queue.turns.first().head() if queue.backlogged else None)
             for flow in queue.waiting_flows:
                 assert flow.head() is min(flow.waiting.values(), key=lambda r: (r.key, r.id))
         if self.waiting:

@@ -1,1 +1,1 @@
-"""HTTP/1.1 on both sides of the gateway, and the relay between them: bytes go by callback, tasks wait only for ends."""
+"""HTTP/1.1 on both sides of the gateway, and the relay between them: bytes go by callback, and no task waits for them."""
