@@ -56,7 +56,7 @@ def books(scheduler: Scheduler) -> list[Any]:
     pool = scheduler.pools["main"]
     found: list[Any] = [scheduler.queued, scheduler.wake_at(), vars(pool.ttft), pool.rate.per_s(1e6), pool.rate.busy_s(1e6)]
     for q in pool.queues:
-        found += [q.queued, q.cost, q.running, q.served_cost, q.cost_max, q.waiting_weight, q.entered, q.turns.clock.v, q.turns.stamps]
+        found += [q.queued, q.cost, q.running, q.served_cost, q.cost_max, q.waiting_weight, q.entered, q.turns.clock.v]
         found += [(name, f.tag, f.edge, f.cost, f.running, bool(f.stamp), [*f.waiting]) for name, f in sorted(q.flows.items())]
         found += [q.rate.per_s(1e6), q.rate.busy_s(1e6)]
     order: Any = pool.order

@@ -18,6 +18,7 @@ import pytest
 from fairlane.engines.adapter import Report
 from fairlane.errors import Reason
 from fairlane.gateway.app import Gateway
+from fairlane.gateway.run import Run
 from fairlane.settings import parse
 from fairlane.telemetry.log import Log
 
@@ -279,3 +280,31 @@ def test_a_fault_between_any_two_events_leaves_nothing_behind(fault: str, stream
                 with path.open("w") as sink:
                     world = runner.run(scenario(Log(sink), silent, steps, fault, at=at, pause=pause))
                 check(world, path.read_bytes())
+
+
+def test_a_mistake_of_ours_while_a_client_leaves_frees_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be settled is freed all the same, and the mistake is logged."""
+
+    def mistake(*_: object) -> None:
+        raise RuntimeError
+
+    async def leave(log: Log, silent: socket.socket) -> World:
+        world = World(Gateway(parse(SETTINGS, "test.yaml"), log), silent)
+        world.client(stream=True)
+        await rounds(4)
+        world.engine_says(STREAM_HEAD + chunk(EVENTS[0]))
+        monkeypatch.setattr(Run, "_usage", mistake)
+        world.clients[0].abort()
+        await rounds(4)
+        log.flush()
+        return world
+
+    silent, other = socket.socketpair()
+    path = tmp_path / "log"
+    with silent, other, asyncio.Runner() as runner, path.open("w") as sink:
+        world = runner.run(leave(Log(sink), silent))
+    assert world.gateway.admission.holders == {}
+    assert world.gateway.scheduler.pools["main"].places.running == 0
+    assert world.engines[0].closing
+    events = [orjson.loads(line)["event"] for line in path.read_bytes().splitlines()]
+    assert (events.count("internal_error"), events.count("request")) == (1, 1)

@@ -102,6 +102,8 @@ class Model:
         wait = spec.max_wait_s if spec.ttft_slo_s is None else min(spec.max_wait_s, spec.ttft_slo_s)
         job = Job(request, usage, cost, request.arrived_at + wait, (*line, request.tenant.name))
         job.slo = spec.ttft_slo_s is not None
+        job.window = 0.0 if self.policy in WITHOUT_HEAD_START else self.classes[job.line].short_first_s
+        job.key = job.request.arrived_at + min(0.001 * job.charged, job.window)
         self._wait(job)
         self.move_buckets(job, -1, -request.limit_tokens, request.arrived_at)
         return job
@@ -168,14 +170,12 @@ class Model:
             self.ended.add(job.request.id)
 
     def requeue(self, job: Job) -> None:
-        """A running request never reached its engine: it waits again, where its charge as it now stands puts it."""
+        """A running request never reached its engine: it waits again, in its old place."""
         self._stop(job, 0)
         self.present.pop(job.request.id, None)
         self._wait(job)
 
     def _wait(self, job: Job) -> None:
-        job.window = 0.0 if self.policy in WITHOUT_HEAD_START else self.classes[job.line].short_first_s
-        job.key = job.request.arrived_at + min(0.001 * job.charged, job.window)
         self.waiting.setdefault(job.flow, {})[job.request.id] = self.queued[job.request.id] = job
 
     def _no_wait(self, job: Job) -> None:

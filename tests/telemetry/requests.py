@@ -2,25 +2,13 @@
 
 from dataclasses import dataclass
 
-from fairlane.telemetry.ended import Ended
+from fairlane.telemetry.trail import Trail
 
 
-@dataclass
-class Past(Ended):
+@dataclass(slots=True)
+class Past(Trail):
     """A request of nobody known, which no engine had."""
 
     request_id: str = "r"
+    arrived_at: float = 0.0
     path: str = "/v1/chat/completions"
-    caller: str = ""
-    cls: str = "none"
-    model: str | None = None
-    pool: str = ""
-    engine: str | None = None
-    queue_s: float | None = None
-    ttft_s: float | None = None
-    tokens_in: int | None = None
-    tokens_out: int | None = None
-    cost: int = 0
-    status: int = 0
-    outcome: str = "invalid"
-    reason: str | None = None

@@ -70,14 +70,14 @@ class Clock:
 class Turns:
     """The flows of one class that have something to start, in the order of their turns."""
 
-    __slots__ = ("_heap", "_turn", "clock", "flows", "head", "stamps")
+    __slots__ = ("_heap", "_stamps", "_turn", "clock", "flows", "head")
 
     def __init__(self, turn: Callable[[Flow], float], clock: Clock) -> None:
         self.clock = clock
         self.flows = 0  # that compete
         self.head: Request | None = None  # of the first of them, as long as nothing can have changed it
         self._turn = turn
-        self.stamps = 0  # turns that were ever taken or waited for
+        self._stamps = 0
         self._heap: list[tuple[float, int, Flow]] = []
 
     def floor(self) -> int:
@@ -100,8 +100,8 @@ class Turns:
     def renew(self, flow: Flow) -> None:
         """The flow competes with its present turn; an older entry of it is dropped when it surfaces."""
         self.head = None
-        self.stamps += 1
-        flow.stamp = self.stamps
+        self._stamps += 1
+        flow.stamp = self._stamps
         heappush(self._heap, (self._turn(flow), flow.stamp, flow))
         if len(self._heap) > 2 * self.flows + SLACK:
             self._heap = [entry for entry in self._heap if entry[2].stamp == entry[1]]
@@ -171,7 +171,6 @@ class ClassQueue:
         """Puts a request into the backlog of its flow."""
         request.flow = flow
         request.state = WAITING
-        request.key = self.order.key(request, self.spec)
         if not flow.waiting:
             flow.tenant.flows[flow] = None
             self.waiting_weight += flow.weight
@@ -225,7 +224,6 @@ class ClassQueue:
         turns = self.turns
         flow.lift(turns.clock.v)
         turns.clock.v = flow.tag
-        turns.stamps += 1
         self._run(request, flow)
 
     def _run(self, request: Request, flow: Flow) -> None:

@@ -47,8 +47,9 @@ class Scheduler:
         request.cost = weights.input * request.prompt_tokens + weights.output * request.output_tokens or 1
         if request.upper_tokens < request.output_tokens:  # noqa: PLR1730 - max() is slow
             request.upper_tokens = request.output_tokens
-        spec = pool.queues[request.rank].spec
-        slo_s, wait_s = spec.ttft_slo_s, spec.max_wait_s
+        queue = pool.queues[request.rank]
+        slo_s, wait_s = queue.spec.ttft_slo_s, queue.spec.max_wait_s
+        request.key = queue.order.key(request, queue.spec)
         request.due = None if slo_s is None else request.arrived_at + slo_s
         request.deadline = request.arrived_at + (wait_s if slo_s is None or slo_s > wait_s else slo_s)
         shed = tenant.refusal(request, now)

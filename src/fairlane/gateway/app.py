@@ -21,13 +21,13 @@ from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS
 from fairlane.gateway.identity import Caller, Identities
 from fairlane.gateway.links import EngineLink
 from fairlane.gateway.proxy import Entry, Model, Proxy, forwarded, unknown_model
-from fairlane.gateway.trail import Trail
 from fairlane.gateway.view import View
 from fairlane.gateway.wire.exchange import Exchange, Refusal
 from fairlane.gateway.wire.http1 import HttpServer
 from fairlane.settings import Settings, class_specs, pool_specs
 from fairlane.telemetry.log import PATH_MAX, Log
 from fairlane.telemetry.metrics import Metrics
+from fairlane.telemetry.trail import Trail
 
 FAREWELL_S = 0.2  # for the answers of what is shed when draining ends
 BACKLOG = 2048  # connections that the kernel keeps while the loop is busy

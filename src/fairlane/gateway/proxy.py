@@ -17,10 +17,10 @@ from fairlane.gateway.calls.body import CHAT, Call, Route, read
 from fairlane.gateway.identity import Caller, Identities
 from fairlane.gateway.links import EngineLink
 from fairlane.gateway.run import Run
-from fairlane.gateway.trail import Trail
 from fairlane.gateway.wire.exchange import Exchange
 from fairlane.predict.estimate import Estimator
 from fairlane.telemetry.metrics import Metrics
+from fairlane.telemetry.trail import Trail
 
 FORWARDED_HEADERS = (b"accept", b"traceparent", b"tracestate")
 LEARN_GAP_S = 0.01  # between two answers of a tenant and model that are learned, where many come

@@ -17,11 +17,11 @@ from fairlane.errors import Reason, Refused
 from fairlane.gateway.answers import refusal
 from fairlane.gateway.calls.body import Call, rewrite
 from fairlane.gateway.links import EngineLink
-from fairlane.gateway.trail import Trail
 from fairlane.gateway.wire.exchange import Exchange
 from fairlane.gateway.wire.relay import Relay
 from fairlane.gateway.wire.upstream import OUT_OF_DESCRIPTORS, ConnectFailed, UpstreamConnection
 from fairlane.predict.estimate import Estimate
+from fairlane.telemetry.trail import Trail
 
 if TYPE_CHECKING:
     from fairlane.gateway.proxy import Entry, Model, Proxy
@@ -114,12 +114,15 @@ class Run:
         """Nobody waits for the answer any more."""
         if self._over:
             return
-        relay, link = self._relay, self._link
-        if relay is not None and link is not None:
-            relay.abandon()
-            self._settle(link, relay, Outcome.CANCELLED)
-        self._trail.outcome = Outcome.CANCELLED
-        self._end(Outcome.CANCELLED)
+        try:
+            relay, link = self._relay, self._link
+            if relay is not None and link is not None:
+                relay.abandon()
+                self._settle(link, relay, Outcome.CANCELLED)
+            self._trail.outcome = Outcome.CANCELLED
+            self._end(Outcome.CANCELLED)
+        except Exception as error:  # noqa: BLE001 - the place must be freed all the same
+            self._fail(error)
 
     # The connection.
 

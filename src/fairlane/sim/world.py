@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
 from fairlane.core.scheduler import Scheduler
-from fairlane.core.values import Outcome, Request, Shed, Start, Tenant, Usage
+from fairlane.core.values import Outcome, Request, Shed, Start, State, Tenant, Usage
 from fairlane.errors import RULES
 from fairlane.predict.asked import Asked
 from fairlane.sim.agenda import Agenda
@@ -25,7 +26,6 @@ from fairlane.sim.direct import Direct
 from fairlane.sim.engine.batching import SimulatedEngine
 from fairlane.sim.engine.jobs import Event, Job, What
 from fairlane.sim.forecast import MODEL, Forecaster
-from fairlane.sim.kept import Kept
 from fairlane.sim.load.workload import CLASSES, Arrival
 from fairlane.sim.setup import NO_GATEWAY, POOL, TENANT_WEIGHT, TTFT_SLO_S, Setup, classes, engine_name, make_scheduler
 
@@ -177,7 +177,7 @@ class World:
     def _keep(self, attempt: Attempt) -> None:
         attempt.kept_at = self.now if attempt.kept_at is None else attempt.kept_at
         del self._open[attempt.request.id]
-        attempt.request = Kept.of(attempt.request, next(self._ids))
+        attempt.request = replace(attempt.request, id=next(self._ids), state=State.NEW)
         self._open[attempt.request.id] = attempt
         self.scheduler.reclass(POOL, classes(shed=False, max_queued=1_000_000))
         self.scheduler.submit(attempt.request, self.now)

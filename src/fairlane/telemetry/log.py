@@ -17,7 +17,7 @@ from typing import Protocol
 
 import orjson
 
-from fairlane.telemetry.ended import Ended
+from fairlane.telemetry.trail import Trail
 
 LEVELS: tuple[str, ...] = ("debug", "info", "warning", "error")
 PIECE_BYTES = select.PIPE_BUF  # a pipe is ready when it has room for this much
@@ -71,30 +71,30 @@ class Log:
         """What is broken now."""
         self._log(3, event, fields)
 
-    def request(self, ended: Ended, total_s: float) -> None:
+    def request(self, trail: Trail, total_s: float) -> None:
         """The access line of one request. It has no room for a prompt, an answer or a key; unknown values are null."""
         if self._lowest > 1:
             return
-        queue_s, ttft_s = ended.queue_s, ended.ttft_s
+        queue_s, ttft_s = trail.queue_s, trail.ttft_s
         self._write(
             {
                 "event": "request",
                 "ts": self._now(),
                 "level": "info",
-                "request_id": ended.request_id,
-                "tenant": ended.caller,
-                "class": ended.cls,
-                "model": ended.model,
-                "route": ended.path[:PATH_MAX],
-                "status": ended.status or CLIENT_LEFT,
-                "outcome": ended.outcome,
-                "reason": ended.reason,
-                "engine": ended.engine,
+                "request_id": trail.request_id,
+                "tenant": trail.caller,
+                "class": trail.cls,
+                "model": trail.model,
+                "route": trail.path[:PATH_MAX],
+                "status": trail.status or CLIENT_LEFT,
+                "outcome": trail.outcome,
+                "reason": trail.reason,
+                "engine": trail.engine,
                 "queue_ms": None if queue_s is None else _tenths_ms(queue_s),
                 "ttft_ms": None if ttft_s is None else _tenths_ms(ttft_s),
                 "total_ms": _tenths_ms(total_s),
-                "tokens_in": ended.tokens_in,
-                "tokens_out": ended.tokens_out,
+                "tokens_in": trail.tokens_in,
+                "tokens_out": trail.tokens_out,
             }
         )
 

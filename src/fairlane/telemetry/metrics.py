@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fairlane.telemetry.ended import Ended
 from fairlane.telemetry.histogram import Histogram
 from fairlane.telemetry.table import (
     ANONYMOUS,
@@ -24,6 +23,7 @@ from fairlane.telemetry.table import (
     TABLE,
     Metric,
 )
+from fairlane.telemetry.trail import Trail
 
 if TYPE_CHECKING:
     from fairlane.telemetry.exposition import Exposition
@@ -99,14 +99,14 @@ class Metrics:
         """The first byte of the answer's body left this long after the request arrived."""
         self._ttfts[cls].observe(seconds)
 
-    def request(self, ended: Ended, total_s: float) -> None:
+    def request(self, trail: Trail, total_s: float) -> None:
         """Count a request that is over, once for each. Its wait and its first token were counted when they came.
 
         Only completed ones of a class are timed as a whole: a fast failure must not look like a fast server. Only reasons
         of rejections and evictions are shedding.
         """
-        cls, outcome, reason, caller = ended.cls, ended.outcome, ended.reason, ended.caller
-        tokens_in, tokens_out = ended.tokens_in, ended.tokens_out
+        cls, outcome, reason, caller = trail.cls, trail.outcome, trail.reason, trail.caller
+        tokens_in, tokens_out = trail.tokens_in, trail.tokens_out
         self._requests[cls][outcome] += 1
         if caller:
             self._tenant_requests[caller][outcome] += 1
@@ -115,7 +115,7 @@ class Metrics:
         if outcome == "completed" and cls != NO_CLASS:
             self._totals[cls].observe(total_s)
         if tokens_in is not None and tokens_out is not None:
-            self._served[ended.pool][cls] += ended.cost
+            self._served[trail.pool][cls] += trail.cost
             for tokens in (self._tokens[cls], self._tenant_tokens[caller]):
                 tokens["in"] += tokens_in
                 tokens["out"] += tokens_out

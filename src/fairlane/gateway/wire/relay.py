@@ -68,7 +68,6 @@ class Relay:
         "_stream",
         "_tail",
         "_unsent_head",
-        "bytes_out",
         "completed",
         "failure",
         "first_byte_at",
@@ -98,7 +97,6 @@ class Relay:
         self.refused = False
         self.usage: dict[str, Any] | None = None
         self.first_byte_at: float | None = None
-        self.bytes_out = 0
         self.on_progress: Callable[[int], None] | None = None
         self._report_at = 1  # events
         self._exchange = exchange
@@ -182,7 +180,6 @@ class Relay:
                     data, framed = shown, b""
         elif self._tail is not None:
             self._tail.keep(data)
-        self.bytes_out += len(data)
         exchange = self._exchange
         if last:
             exchange.end(data)
@@ -211,7 +208,6 @@ class Relay:
         lines += self._extra_headers(status)
         self.first_byte_at = self._connection.heard_at
         self.status = status
-        self.bytes_out = len(body)
         self._exchange.respond(status, lines, body)
         if status == 200:
             self.usage = _usage_of(body)

@@ -302,7 +302,7 @@ def test_chunks_pass_as_the_engine_framed_them(version: bytes, hide_usage: bool)
                 assert chunks[4] in raw
                 assert chunks[1] not in raw
                 assert (chunks[3] in raw) is not hide_usage
-            assert (made.relay.usage, made.relay.events, made.relay.bytes_out) == (USAGE, 3, len(b"".join(shown)))
+            assert (made.relay.usage, made.relay.events) == (USAGE, 3)
 
     run(test())
 

@@ -8,22 +8,22 @@ from fairlane.telemetry.table import NO_CLASS
 
 @dataclass(slots=True)
 class Trail:
-    """Times are of the event loop's clock."""
+    """One request. What did not come to be is None: an engine for one that was refused, tokens for one that failed."""
 
     request_id: str
-    arrived_at: float
+    arrived_at: float  # by `time.monotonic`
     path: str
-    caller: str = ""
+    caller: str = ""  # its label; empty where it is not known
     cls: str = NO_CLASS
     model: str | None = None
-    pool: str = ""
+    pool: str = ""  # of its engine; empty where there was none
     engine: str | None = None
-    queue_s: float | None = None
-    ttft_s: float | None = None
-    tokens_in: int | None = None
+    queue_s: float | None = None  # from its arrival to its start on an engine
+    ttft_s: float | None = None  # from its arrival to the first byte of the answer's body
+    tokens_in: int | None = None  # real ones: both are known, or neither
     tokens_out: int | None = None
-    cost: int = 0
-    status: int = 0
+    cost: int = 0  # of the real tokens
+    status: int = 0  # 0: the client left before there was one
     outcome: str = Family.INVALID
     reason: str | None = None
 
