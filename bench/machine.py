@@ -5,10 +5,12 @@ import platform
 import re
 import socket
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
 CORES = sorted(os.sched_getaffinity(0))
+FAIRLANE = str(Path(sys.executable).with_name("fairlane"))
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -50,5 +52,5 @@ def describe() -> dict[str, str]:
     return {
         "machine": f"{processor}, {len(CORES)} cores, Linux {platform.release()}, load {os.getloadavg()[0]:.1f}",
         "python": ", ".join([platform.python_version(), *(f"{name} {version(name)}" for name in ("uvloop", "httptools", "orjson"))]),
-        "fairlane": f"{version('fairlane')} {said('git', 'describe', '--always', '--dirty')}".strip(),
+        "fairlane": f"{said(FAIRLANE, '--version')} {said('git', 'describe', '--always', '--dirty')}".strip(),
     }

@@ -23,7 +23,7 @@ from pathlib import Path
 import uvloop
 
 from bench import load
-from bench.machine import CORES, cpu_s, describe, free_port, said
+from bench.machine import CORES, FAIRLANE, cpu_s, describe, free_port, said
 
 NGINX = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin") or "nginx"
 NGINX_CONF = """daemon off; worker_processes 1; pid pid; error_log stderr error; events {{ worker_connections 4096; }}
@@ -63,7 +63,7 @@ def nginx(port: int, engine: int, folder: Path) -> list[str]:
 def fairlane(port: int, engine: int, folder: Path) -> list[str]:
     """The gateway with one class and more slots than the load ever fills, so that nothing waits."""
     (folder / "conf").write_text(FAIRLANE_YAML.format(port=port, engine=engine, admin=free_port()))
-    return [str(Path(sys.executable).with_name("fairlane")), "serve", "--config", str(folder / "conf")]
+    return [FAIRLANE, "serve", "--config", str(folder / "conf")]
 
 
 PEERS: dict[str, Callable[[int, int, Path], list[str]]] = {"direct": direct, "nginx": nginx, "fairlane": fairlane}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the virtual environment $1 with exactly the packages of the lock file $2, and this project on top.
+# Makes the virtual environment $1 with exactly the packages of the lock file $2.
 # Debian's python3 comes without ensurepip; as root the missing package is installed, else it is named.
 set -eu
 venv=$1 lock=$2
@@ -23,4 +23,3 @@ if [ ! -x "$venv/bin/pip" ]; then
     "$python" -m venv "$venv"
 fi
 "$venv/bin/pip" install --disable-pip-version-check --require-hashes --no-deps -q --progress-bar on -r "$lock"
-"$venv/bin/pip" install --disable-pip-version-check --no-deps --no-build-isolation -q -e .

@@ -62,7 +62,7 @@ class Reason(StrEnum):
     INTERNAL = "internal_error"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rule:
     """What a reason means on the wire."""
 

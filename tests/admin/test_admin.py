@@ -17,7 +17,7 @@ import uvloop
 from fairlane.admin.server import CONNECTIONS_MAX, AdminServer
 from fairlane.errors import SettingsError
 from fairlane.telemetry.metrics import Metrics, Sample
-from tests.telemetry.requests import Past
+from tests.telemetry.requests import past
 
 
 class World:
@@ -107,7 +107,7 @@ def test_metrics_are_served_as_prometheus_reads_them() -> None:
     """The page is the text format 0.0.4, says so, and shows what was counted a moment ago."""
 
     async def test(world: World, server: AdminServer) -> None:
-        world.metrics.request(Past(cls="fast", outcome="completed"), 0.5)
+        world.metrics.request(past(cls="fast", outcome="completed"), 0.5)
         status, headers, body = await ask(server, "/metrics")
         assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
         assert b'fairlane_requests_total{class="fast",outcome="completed"} 1.0\n' in body

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlane.core.request import Decision, Request, Shed, Start
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.tenants import TenantState
-from fairlane.core.values import BucketRate, Decision, Engine, Outcome, PriorityClass, Request, Shed, Start, Tenant, Usage
+from fairlane.core.values import BucketRate, Engine, Outcome, PriorityClass, Tenant, Usage
 from fairlane.errors import Reason
 from tests.core.world import make, request
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairlane.core import bounds
 from fairlane.core.pool import PoolScheduler
+from fairlane.core.request import Decision, Request, Start
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.tenants import TenantState
-from fairlane.core.values import BucketRate, Decision, Engine, Outcome, PriorityClass, Request, Start, Tenant, Usage
+from fairlane.core.values import BucketRate, Engine, Outcome, PriorityClass, Tenant, Usage
 from fairlane.errors import Reason
 from fairlane.plugins import POLICIES
 from tests.core.world import make, request
@@ -176,5 +178,5 @@ class AtOnceMachine(RuleBasedStateMachine):
             assert books(self.both[0]) == books(self.both[1])
 
 
-TestAtOnce = AtOnceMachine.TestCase
+TestAtOnce = pytest.mark.source(AtOnceMachine.TestCase)
 TestAtOnce.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairlane.core.values import Engine, Request, Tenant
+from fairlane.core.request import Request
+from fairlane.core.values import Engine, Tenant
 from fairlane.policies.nested_limit import KV_RATIO, LOWER_RATIO, NestedLimit
 from tests.core.world import request
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairlane.core.pool import PoolScheduler
+from fairlane.core.request import Request, Shed, Start
 from fairlane.core.scheduler import Scheduler
-from fairlane.core.values import BucketRate, Engine, Outcome, PriorityClass, Request, Shed, Start, State, Tenant, Usage
+from fairlane.core.values import BucketRate, Engine, Outcome, PriorityClass, State, Tenant, Usage
 from fairlane.errors import RULES, Family, Reason
 from fairlane.plugins import POLICIES
 from tests.core.world import make, request

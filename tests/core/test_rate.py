@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fairlane.core.rate import MIN_COMPLETIONS, ServiceRate, Shadow
-from fairlane.core.values import Engine, PriorityClass, Shed, Tenant
+from fairlane.core.request import Shed
+from fairlane.core.values import Engine, PriorityClass, Tenant
 from fairlane.errors import Reason
 from tests.core.world import Size, World, make, request
 

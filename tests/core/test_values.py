@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fairlane.core.flows import SLACK, Waiting
 from fairlane.core.values import ENDED, RUNNING, WAITING, CostWeights, Engine, Tenant, Usage
-from fairlane.core.waiting import SLACK, Waiting
 from tests.core.world import make, request
 
 

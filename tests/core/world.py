@@ -9,8 +9,9 @@ from heapq import heappop, heappush
 from itertools import count
 
 from fairlane import plugins
+from fairlane.core.request import Request, Shed, Start
 from fairlane.core.scheduler import Scheduler
-from fairlane.core.values import Engine, Outcome, PoolSpec, PriorityClass, Request, Shed, Start, Tenant, Usage
+from fairlane.core.values import Engine, Outcome, PoolSpec, PriorityClass, Tenant, Usage
 
 FOUR = (
     PriorityClass("realtime", 0, 3000, max_queued=100_000, max_wait_s=1e6, short_first_s=1.0),

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from fairlane.core.values import Engine, Outcome, PriorityClass, Request, Tenant, Usage
+from fairlane.core.request import Request
+from fairlane.core.values import Engine, Outcome, PriorityClass, Tenant, Usage
 from fairlane.errors import Reason, Refused
 from fairlane.gateway.admission import Admission
 from tests.core.world import make, request

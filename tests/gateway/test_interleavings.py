@@ -282,6 +282,7 @@ def test_a_fault_between_any_two_events_leaves_nothing_behind(fault: str, stream
                 check(world, path.read_bytes())
 
 
+@pytest.mark.source
 def test_a_mistake_of_ours_while_a_client_leaves_frees_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be settled is freed all the same, and the mistake is logged."""
 

@@ -8,6 +8,7 @@ from fairlane.lab.records import Conversations, Record, read
 from fairlane.lab.replay import replay
 from fairlane.predict.asked import Asked, Prediction
 from fairlane.predict.hints import NAMES
+from fairlane.predict.histogram import Mixture
 from fairlane.predict.predictor import Predictor
 from fairlane.sim.load.traces import TraceError
 
@@ -77,20 +78,23 @@ def test_a_bad_column_is_refused_with_its_place(tmp_path: Path, text: str, place
     assert str(error.value) == f"{tmp_path / 'trace.csv'}, {place}"
 
 
-class Witness(Predictor):
-    """Notes in which order it is asked and taught."""
+class Witness:
+    """Notes in which order a predictor is asked and taught."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.lengths = self.histograms = Predictor()
         self.seen: list[tuple[str, str]] = []
 
     def predict(self, asked: Asked, cap: int | None = None, produced: int = 0) -> Prediction:
         self.seen.append(("asked", asked.tenant))
-        return super().predict(asked, cap, produced)
+        return self.lengths.predict(asked, cap, produced)
+
+    def mixture(self, asked: Asked, cap: int | None = None) -> Mixture:
+        return self.lengths.mixture(asked, cap)
 
     def learn(self, asked: Asked, cap: int | None, prediction: Prediction, tokens: int, now: float) -> None:
         self.seen.append(("taught", asked.tenant))
-        super().learn(asked, cap, prediction, tokens, now)
+        self.lengths.learn(asked, cap, prediction, tokens, now)
 
 
 def test_a_replay_knows_only_what_was_complete(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairlane.core.values import Request, Tenant
+from fairlane.core.request import Request
+from fairlane.core.values import Tenant
 from fairlane.errors import Reason
 from fairlane.predict.asked import Asked, Prediction
 from fairlane.sim.attempts import Attempt, Backlog, End, Record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+import tests.conftest  # noqa: F401 - the source of this folder, not what is installed
 from tests.swarm.checks import Broken
 from tests.swarm.run import STEPS, swarm
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from fairlane.core.flows import TAG_UNIT, Flow
+from fairlane.core.request import Decision, Request, Shed, Start
 from fairlane.core.scheduler import Scheduler
-from fairlane.core.values import Decision, Request, Shed, Start, State
+from fairlane.core.values import State
 from fairlane.errors import RULES, Family, Reason
 from tests.swarm.model import BY_ARRIVAL, INPUT, OUTPUT, TENANTS_SHARE, Bucket, Job, Line, Model, Site
 from tests.swarm.reference import Minimum

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fairlane.core.flows import WEIGHT_STEPS
+from fairlane.core.request import Request
 from fairlane.core.scheduler import CHARGE_STEP
-from fairlane.core.values import BucketRate, Engine, PoolSpec, PriorityClass, Request, Tenant, Usage
+from fairlane.core.values import BucketRate, Engine, PoolSpec, PriorityClass, Tenant, Usage
 from fairlane.policies.nested_limit import KV_RATIO, LOWER_RATIO
 from tests.core.test_limit import peak
 from tests.swarm.plan import Plan

@@ -5,7 +5,6 @@ progress, ends whose usage is off by up to ×4 both ways, clients that leave, en
 weights, drains, a clock that stands still and one that jumps. After each event the scheduler is polled, and everything that it
 decided and counts is compared with an account of the swarm's own (`model`) by the checkers of the invariants (`checks`, `shares`).
 At the end all work is let run out, and everything must be zero.
-
 A failure is one line: the command that reproduces it, and the invariant. Many seeds: `python -m tests.swarm --seeds 0:1000`.
 """
 
@@ -16,8 +15,9 @@ from dataclasses import replace
 from random import Random
 
 from fairlane import plugins
+from fairlane.core.request import Decision, Request, Shed, Start
 from fairlane.core.scheduler import Scheduler
-from fairlane.core.values import Decision, Engine, Outcome, Request, Shed, Start, State, Usage
+from fairlane.core.values import Engine, Outcome, State, Usage
 from fairlane.errors import Reason
 from tests.swarm.checks import CONTENDED, LATE, Broken, Checks, held
 from tests.swarm.model import Job, Model, Site

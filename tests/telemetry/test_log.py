@@ -22,7 +22,7 @@ from fairlane.core.values import Outcome
 from fairlane.errors import Family, Reason
 from fairlane.telemetry.log import CLIENT_LEFT, KEPT_BYTES_MAX, PATH_MAX, PIECE_BYTES, Log
 from fairlane.telemetry.stdlib import LibraryLogs
-from tests.telemetry.requests import Past
+from tests.telemetry.requests import past
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, 250000, UTC).timestamp()
 
@@ -104,7 +104,7 @@ def test_the_level_leaves_out_what_is_below_it(pipe: Pipe, level: str, seen: int
     log.flush()
     lines = pipe.lines()
     assert [line["level"] for line in lines] == ["debug", "info", "warning", "error"][-seen:]
-    log.request(Past(), 0.001)
+    log.request(past(), 0.001)
     log.flush()
     assert len(pipe.lines()) == (seen >= 3)
 
@@ -118,7 +118,7 @@ def test_an_unknown_level_is_refused(pipe: Pipe) -> None:
 def test_the_access_line_has_its_fixed_fields(pipe: Pipe) -> None:
     """All fields are always there, unknown ones as null; times are in tenths of a millisecond."""
     log = Log(pipe.writer, clock=lambda: NOON)
-    shed = Past("req-1", caller="课程", cls="free", model="m:*{}%", status=429, outcome=Family.REJECTED, reason=Reason.QUEUE_FULL)
+    shed = past("req-1", caller="课程", cls="free", model="m:*{}%", status=429, outcome=Family.REJECTED, reason=Reason.QUEUE_FULL)
     log.request(shed, 0.000123456)
     log.flush()
     line = pipe.read()
@@ -149,7 +149,7 @@ def test_the_access_line_has_its_fixed_fields(pipe: Pipe) -> None:
 def test_the_access_line_of_a_served_request_tells_all(pipe: Pipe) -> None:
     """Its engine, its times and its tokens stand in their fields, in a fixed order."""
     log = Log(pipe.writer, clock=lambda: NOON)
-    served = Past("req-2", caller="acme", cls="free", model="m", pool="main", engine="a", status=200, outcome=Outcome.COMPLETED)
+    served = past("req-2", caller="acme", cls="free", model="m", pool="main", engine="a", status=200, outcome=Outcome.COMPLETED)
     served.queue_s, served.ttft_s, served.tokens_in, served.tokens_out = 0.0, 1.00006, 10, 0
     log.request(served, 1234.5678949)
     log.flush()
@@ -164,7 +164,7 @@ def test_the_access_line_is_bounded_and_always_has_a_status(pipe: Pipe) -> None:
     """A client's path is cut, and a client that left before there was a status is told by one of our own."""
     log = Log(pipe.writer)
     for path in ("/" * PATH_MAX, "/" * (PATH_MAX + 1)):
-        log.request(Past(path=path), 0.0)
+        log.request(past(path=path), 0.0)
     log.flush()
     assert [(line["route"], line["status"]) for line in pipe.lines()] == [("/" * PATH_MAX, CLIENT_LEFT)] * 2
 
@@ -174,7 +174,7 @@ def test_times_are_tenths_of_a_millisecond(seconds: float) -> None:
     """A time is off by half a tenth at most, and has one decimal."""
     with Path(os.devnull).open("wb") as nowhere:
         log = Log(nowhere)
-        log.request(Past(queue_s=seconds, ttft_s=None), seconds)
+        log.request(past(queue_s=seconds, ttft_s=None), seconds)
         line = json.loads(log._kept)
     assert line["queue_ms"] == line["total_ms"] == round(line["total_ms"], 1)
     assert abs(line["total_ms"] - 1000 * seconds) <= 0.05 + 1e-6

@@ -12,7 +12,8 @@ from fairlane.errors import RULES, Family, Reason
 from fairlane.telemetry.histogram import BOUNDS_S
 from fairlane.telemetry.metrics import ClassSample, EngineSample, Metrics, Sample
 from fairlane.telemetry.table import TABLE, Kind
-from tests.telemetry.requests import Past
+from fairlane.telemetry.trail import Trail
+from tests.telemetry.requests import past
 
 EMPTY = Sample(classes=(), engines=(), tenants_running={}, client_connections=0)
 SHED = {Family.REJECTED, Family.EVICTED}
@@ -38,9 +39,9 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
     return scrape(metrics)["fairlane_" + name, frozenset(labels.items())]
 
 
-def served(pool: str, cls: str, tokens_in: int, tokens_out: int, cost: int, *, caller: str = "acme") -> Past:
+def served(pool: str, cls: str, tokens_in: int, tokens_out: int, cost: int, *, caller: str = "acme") -> Trail:
     """A request that an engine completed."""
-    return Past(caller=caller, cls=cls, pool=pool, tokens_in=tokens_in, tokens_out=tokens_out, cost=cost, outcome="completed")
+    return past(caller=caller, cls=cls, pool=pool, tokens_in=tokens_in, tokens_out=tokens_out, cost=cost, outcome="completed")
 
 
 def test_a_scrape_shows_the_table_and_nothing_else() -> None:
@@ -80,7 +81,7 @@ def test_every_series_starts_at_zero() -> None:
 def test_each_outcome_is_counted_apart(outcome: str) -> None:
     """One ended request raises the counter of its class and outcome, and no other."""
     metrics = build()
-    metrics.request(Past(cls="slow", outcome=outcome), 0.25)
+    metrics.request(past(cls="slow", outcome=outcome), 0.25)
     raised = {key: count for key, count in scrape(metrics).items() if key[0] == "fairlane_requests_total" and count}
     assert raised == {("fairlane_requests_total", frozenset({("class", "slow"), ("outcome", str(outcome))})): 1.0}
     assert value(metrics, "request_seconds_count", cls="slow") == (outcome == "completed")
@@ -89,7 +90,7 @@ def test_each_outcome_is_counted_apart(outcome: str) -> None:
 def test_a_request_of_no_class_is_counted() -> None:
     """What is refused before its class is known is counted as refused, under `none`."""
     metrics = build()
-    metrics.request(Past(outcome="rejected", reason=Reason.NO_ENGINE), 0.0)
+    metrics.request(past(outcome="rejected", reason=Reason.NO_ENGINE), 0.0)
     assert value(metrics, "requests_total", cls="none", outcome="rejected") == 1
     assert value(metrics, "shed_total", cls="none", reason="no_engine") == 1
 
@@ -98,7 +99,7 @@ def test_only_rejections_and_evictions_are_shed() -> None:
     """Each reason of these two families has a series; a client's or an engine's fault is no shedding."""
     metrics = build()
     for reason in Reason:
-        metrics.request(Past(cls="fast", outcome="rejected", reason=reason), 0.0)
+        metrics.request(past(cls="fast", outcome="rejected", reason=reason), 0.0)
     shed = {
         dict(labels)["reason"]: count
         for (name, labels), count in scrape(metrics).items()
@@ -124,7 +125,7 @@ def test_served_work_is_counted_and_shared() -> None:
 def test_tenants_are_counted_apart() -> None:
     """Requests and tokens are counted for the tenant they belong to; a request of no known caller for none."""
     metrics = build()
-    metrics.request(Past(), 0.1)
+    metrics.request(past(), 0.1)
     metrics.request(served("main", "slow", 20, 10, 60), 0.1)
     metrics.request(served("main", "slow", 1, 2, 9, caller="anonymous"), 0.1)
     assert sum(count for (name, _), count in scrape(metrics).items() if name == "fairlane_tenant_requests_total") == 2
@@ -137,14 +138,14 @@ def test_tenants_are_counted_apart() -> None:
 
 outcomes = st.sampled_from([*Outcome, Family.REJECTED, Family.EVICTED, Family.INVALID])
 pasts = st.builds(
-    Past,
+    past,
     caller=st.sampled_from(["", "acme", "anonymous"]),
     cls=st.sampled_from(["fast", "slow", "none"]),
     outcome=outcomes,
     reason=st.none() | st.sampled_from(Reason),
 )
 served_pasts = st.builds(
-    Past,
+    past,
     caller=st.sampled_from(["acme", "anonymous"]),
     cls=st.sampled_from(["fast", "slow"]),
     pool=st.sampled_from(["main", "spare"]),
@@ -157,12 +158,12 @@ served_pasts = st.builds(
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(pasts | served_pasts, st.floats(0, 2000)), max_size=8))
-def test_every_request_is_counted_once(ended: list[tuple[Past, float]]) -> None:
+def test_every_request_is_counted_once(ended: list[tuple[Trail, float]]) -> None:
     """Each series is the sum over the requests that belong to it, whatever they went through."""
     metrics = build()
-    for past, total_s in ended:
-        metrics.request(past, total_s)
-    all_of = [past for past, _ in ended]
+    for trail, total_s in ended:
+        metrics.request(trail, total_s)
+    all_of = [trail for trail, _ in ended]
     shown = scrape(metrics)
 
     def total(name: str, **labels: str) -> float:
@@ -201,9 +202,9 @@ def test_an_unknown_class_or_outcome_is_our_mistake() -> None:
     """A label outside its closed set raises, and counts nothing."""
     metrics = build()
     with pytest.raises(KeyError):
-        metrics.request(Past(cls="vip", outcome="completed"), 1.0)
+        metrics.request(past(cls="vip", outcome="completed"), 1.0)
     with pytest.raises(KeyError):
-        metrics.request(Past(cls="fast", outcome="vanished"), 1.0)
+        metrics.request(past(cls="fast", outcome="vanished"), 1.0)
     assert scrape(metrics) == scrape(build())
     with pytest.raises(KeyError):
         metrics.request(served("elsewhere", "fast", 1, 1, 1), 0.1)
@@ -220,7 +221,7 @@ def test_fc_53_nothing_that_happens_adds_a_series() -> None:
     metrics = build(sample)
     before = set(scrape(metrics))
     for number in range(400):
-        metrics.request(Past(reason=f"reason-{number}"), 0.1)
+        metrics.request(past(reason=f"reason-{number}"), 0.1)
         metrics.engine_refused("a", 400 + number)
         metrics.engine_failed("a", f"kind-{number}")
     assert set(scrape(metrics)) == before == set(scrape(build()))

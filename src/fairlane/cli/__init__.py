@@ -3,6 +3,7 @@
 import argparse
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 
 from fairlane import __version__
 from fairlane.errors import FairlaneError
@@ -13,7 +14,7 @@ COMMANDS = ("serve", "check", "hash_key", "simulate", "predict")
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 done, 1 failed, 2 wrong use or configuration."""
     parser = argparse.ArgumentParser(prog="fairlane", description="Admission and scheduling gateway for LLM inference.")
-    parser.add_argument("--version", action="version", version=f"fairlane {__version__}")
+    parser.add_argument("--version", action="version", version=f"fairlane {__version__} ({_build()})")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         import_module(f"fairlane.cli.{name}").add_parser(commands)
@@ -28,3 +29,9 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _build() -> str:
+    """How this installation was built: `hatch_build.py` compiles the hot path where it can."""
+    core = find_spec("fairlane.core.scheduler")
+    return "source" if core is None or core.origin is None or core.origin.endswith(".py") else "compiled"

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from fairlane.core.flows import ClassQueue, Flow
 from fairlane.core.places import Places
 from fairlane.core.rate import ServiceRate
-from fairlane.core.values import BASIS_POINTS, Request
+from fairlane.core.request import Request
+from fairlane.core.values import BASIS_POINTS
 from fairlane.errors import Reason
 
 CONTEXT_MARGIN = 4  # a prompt estimate is trusted to this factor: nearer to the context the engine itself decides

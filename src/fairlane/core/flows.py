@@ -14,15 +14,39 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from fairlane.core.rate import ServiceRate, Shadow
-from fairlane.core.values import RUNNING, WAITING, PriorityClass, Request
-from fairlane.core.waiting import SLACK, Waiting
+from fairlane.core.values import RUNNING, WAITING, PriorityClass
 
 if TYPE_CHECKING:
     from fairlane.core.protocols import TenantOrder
+    from fairlane.core.request import Request
     from fairlane.core.tenants import TenantState
 
 WEIGHT_STEPS = 1000  # weights are kept to a thousandth
 TAG_UNIT = WEIGHT_STEPS << 16
+SLACK = 16  # stale entries tolerated before a heap is rebuilt
+
+
+class Waiting:
+    """The waiting requests of a flow by their order, or of a pool by their deadline, in a heap that forgets what waits no longer."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Request]] = []
+
+    def add(self, key: float, request: Request, waiting: int) -> None:
+        """Counts a request that begins to wait, one of `waiting`."""
+        heappush(self._heap, (key, request.id, request))
+        if len(self._heap) > 2 * waiting + SLACK:
+            self._heap = [entry for entry in self._heap if entry[2].state is WAITING]
+            heapify(self._heap)
+
+    def first(self) -> Request:
+        """The request with the least key; only while one waits."""
+        heap = self._heap
+        while heap[0][2].state is not WAITING:
+            heappop(heap)
+        return heap[0][2]
 
 
 class Flow:

@@ -7,10 +7,16 @@ A head that fits nowhere while smaller requests pass it would wait for ever. Aft
 first, so the other engines go on serving.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from fairlane.core.protocols import Limit
-from fairlane.core.values import WAITING, Engine, Request
+from fairlane.core.values import WAITING, Engine
+
+if TYPE_CHECKING:
+    from fairlane.core.request import Request
 
 
 class EngineState:

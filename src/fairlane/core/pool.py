@@ -9,13 +9,13 @@ from collections.abc import Callable
 from math import inf
 
 from fairlane.core import bounds
-from fairlane.core.flows import ClassQueue, Clock, Flow
+from fairlane.core.flows import ClassQueue, Clock, Flow, Waiting
 from fairlane.core.places import EngineState, Places
 from fairlane.core.protocols import Limit, Policy
 from fairlane.core.rate import FirstTokenTime, ServiceRate
+from fairlane.core.request import Decision, Request, Shed, Start
 from fairlane.core.tenants import TenantState
-from fairlane.core.values import ENDED, WAITING, Decision, Engine, Outcome, PoolSpec, Request, Shed, Start
-from fairlane.core.waiting import Waiting
+from fairlane.core.values import ENDED, WAITING, Engine, Outcome, PoolSpec
 from fairlane.errors import Reason
 
 RETURNING = 0.7  # of refused work comes back

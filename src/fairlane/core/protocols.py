@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from fairlane.core.values import Engine, PriorityClass, Request
+from fairlane.core.values import Engine, PriorityClass
 
 if TYPE_CHECKING:
     from fairlane.core.flows import Flow
+    from fairlane.core.request import Request
 
 
 class ClassOrder(Protocol):
@@ -53,7 +54,7 @@ class TenantOrder(Protocol):
         """Where the flow stands among the flows of its class: the least goes first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Policy:
     """A whole order: between classes, and inside each."""
 

@@ -11,8 +11,9 @@ from math import inf
 from fairlane.core import bounds
 from fairlane.core.pool import PoolScheduler
 from fairlane.core.protocols import Limit, Policy
+from fairlane.core.request import Decision, Request, Shed
 from fairlane.core.tenants import TenantState
-from fairlane.core.values import ENDED, RUNNING, CostWeights, Decision, Engine, Outcome, PoolSpec, PriorityClass, Request, Shed, Usage
+from fairlane.core.values import ENDED, RUNNING, CostWeights, Engine, Outcome, PoolSpec, PriorityClass, Usage
 from fairlane.errors import RULES, Reason
 
 CHARGE_STEP = 64  # output tokens

@@ -10,8 +10,9 @@ import random
 import time
 from typing import Protocol
 
+from fairlane.core.request import Decision, Request, Start
 from fairlane.core.scheduler import Scheduler
-from fairlane.core.values import Decision, Outcome, Request, Start, State, Usage
+from fairlane.core.values import Outcome, State, Usage
 from fairlane.errors import Reason, Refused
 
 CLOCK_S = 0.001  # a loop's timers count milliseconds and must not fire early

@@ -91,7 +91,7 @@ class Gateway:
             max_connections=settings.server.max_connections,
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._server: Any = None  # an asyncio.Server, but uvloop's has a list of sockets where asyncio's has a tuple
         self.hurry = asyncio.Event()
 
     async def start(self) -> tuple[str, int]:
@@ -108,8 +108,8 @@ class Gateway:
             raise EngineError(
                 f"cannot listen on {self.settings.server.listen}: {_why(error)}; choose another address with --listen or server.listen"
             ) from None
-        address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
-        return address
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
 
     async def first_probes(self) -> None:
         """Returns when every engine has been started and asked once; EngineError if an embedded one cannot be started."""

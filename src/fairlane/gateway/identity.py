@@ -23,7 +23,7 @@ _EVERY_MODEL = "*"
 _BEARER = b"bearer "
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Caller:
     """A known caller: the tenant that is charged and what it may ask for. `label` is its name in metrics and logs."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
-from fairlane.core.values import Request
+from fairlane.core.request import Request
 from fairlane.errors import Reason, Refused
 from fairlane.gateway.admission import Admission
 from fairlane.gateway.answers import allowance_lines
@@ -28,7 +28,7 @@ MODELS_TOLD_MAX = 5  # in a refusal; all of them are at /v1/models
 MODEL_NAME_MAX = 200  # characters of an unknown model's name that are logged
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Model:
     """A model as clients name it: its pool, and the name that engines know."""
 
@@ -36,7 +36,7 @@ class Model:
     engine_name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
     """What the head of a request says, understood once for all requests with that head.
 

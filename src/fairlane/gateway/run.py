@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fairlane.core.values import Outcome, Request, Usage
+from fairlane.core.request import Request
+from fairlane.core.values import Outcome, Usage
 from fairlane.errors import Reason, Refused
 from fairlane.gateway.answers import refusal
 from fairlane.gateway.calls.body import Call, rewrite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fairlane.core.flows import ClassQueue
@@ -57,8 +58,8 @@ class View:
         return {
             "ready": ready,
             "reason": reason,
-            "classes": [{_SAID.get(name, name): getattr(row, name) for name in ClassSample.__slots__} for row in sample.classes],
-            "engines": [{name: getattr(row, name) for name in EngineSample.__slots__} for row in sample.engines],
+            "classes": [{_SAID.get(name, name): value for name, value in asdict(row).items()} for row in sample.classes],
+            "engines": [asdict(row) for row in sample.engines],
             "tenants": list(self._tenants().values()),
             "client_connections": sample.client_connections,
         }

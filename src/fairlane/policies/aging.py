@@ -9,7 +9,8 @@ Cost of a decision: O(classes + log flows).
 from collections.abc import Sequence
 
 from fairlane.core.protocols import Policy
-from fairlane.core.values import PriorityClass, Request
+from fairlane.core.request import Request
+from fairlane.core.values import PriorityClass
 from fairlane.policies.strict import ByArrival, Strict
 
 SECONDS_PER_RANK = 10.0  # A

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from fairlane.core.flows import TAG_UNIT, Flow
 from fairlane.core.protocols import Policy
-from fairlane.core.values import PriorityClass, Request
+from fairlane.core.request import Request
+from fairlane.core.values import PriorityClass
 from fairlane.policies.strict import Strict
 
 QUANTUM = 2000  # cost units for a weight of 1: about one request

@@ -8,7 +8,8 @@ Cost of a decision: O(log flows + log requests of the flow). Source: Goyal, Vin,
 """
 
 from fairlane.core.flows import Flow
-from fairlane.core.values import PriorityClass, Request
+from fairlane.core.request import Request
+from fairlane.core.values import PriorityClass
 
 SECONDS_PER_COST = 0.001  # β
 

@@ -6,7 +6,8 @@ No class, tenant or request is told from another. Cost of a decision: O(classes 
 from collections.abc import Sequence
 
 from fairlane.core.protocols import Policy
-from fairlane.core.values import PriorityClass, Request
+from fairlane.core.request import Request
+from fairlane.core.values import PriorityClass
 from fairlane.policies.strict import ByArrival, Strict
 
 

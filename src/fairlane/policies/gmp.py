@@ -20,7 +20,8 @@ All numbers are integers: U_c = T_c·m_c is kept instead of T_c, with m_c in bas
 from collections.abc import Sequence
 
 from fairlane.core.protocols import Policy
-from fairlane.core.values import BASIS_POINTS, PriorityClass, Request
+from fairlane.core.request import Request
+from fairlane.core.values import BASIS_POINTS, PriorityClass
 from fairlane.policies.fair import FairTenants
 
 

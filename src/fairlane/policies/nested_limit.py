@@ -15,7 +15,8 @@ An engine that runs nothing takes any request, so that one larger than a limit i
 
 from operator import attrgetter
 
-from fairlane.core.values import Engine, Request
+from fairlane.core.request import Request
+from fairlane.core.values import Engine
 
 KV_RATIO = 0.92  # κ for the most urgent class
 LOWER_RATIO = 0.93  # of κ, for the others

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from fairlane.core.flows import Flow
 from fairlane.core.protocols import Policy
-from fairlane.core.values import PriorityClass, Request
+from fairlane.core.request import Request
+from fairlane.core.values import PriorityClass
 
 
 def policy(_classes: Sequence[PriorityClass]) -> Policy:

@@ -9,7 +9,8 @@ Cost of a decision: O(classes + log tenants). Source: Sheng et al., Fairness in 
 from collections.abc import Sequence
 
 from fairlane.core.protocols import Policy
-from fairlane.core.values import PriorityClass, Request
+from fairlane.core.request import Request
+from fairlane.core.values import PriorityClass
 from fairlane.policies.fair import FairTenants
 from fairlane.policies.strict import Strict
 

@@ -9,7 +9,8 @@ Cost of a decision: O(classes). Where no class has a share, all weigh the same.
 from collections.abc import Sequence
 
 from fairlane.core.protocols import Policy
-from fairlane.core.values import BASIS_POINTS, PriorityClass, Request
+from fairlane.core.request import Request
+from fairlane.core.values import BASIS_POINTS, PriorityClass
 from fairlane.policies.fair import FairTenants
 
 TAG_UNIT = BASIS_POINTS << 16

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fairlane.core.values import Request
+from fairlane.core.request import Request
 from fairlane.errors import Reason
 from fairlane.predict.asked import Asked, Prediction
 from fairlane.sim.engine.jobs import Job

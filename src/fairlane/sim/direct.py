@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle
 
-from fairlane.core.values import Outcome, PriorityClass, Request, Start, State, Usage
+from fairlane.core.request import Request, Start
+from fairlane.core.values import Outcome, PriorityClass, State, Usage
 
 
 class Direct:

@@ -16,8 +16,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 
+from fairlane.core.request import Request, Shed, Start
 from fairlane.core.scheduler import Scheduler
-from fairlane.core.values import Outcome, Request, Shed, Start, State, Tenant, Usage
+from fairlane.core.values import Outcome, State, Tenant, Usage
 from fairlane.errors import RULES
 from fairlane.predict.asked import Asked
 from fairlane.sim.agenda import Agenda

@@ -32,7 +32,7 @@ Series = Mapping[tuple[str, ...], float | Histogram]
 Counts = dict[str, dict[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClassSample:
     """One class of one pool at the moment of a scrape."""
 
@@ -45,7 +45,7 @@ class ClassSample:
     min_share_ratio: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EngineSample:
     """One engine at the moment of a scrape."""
 
@@ -56,7 +56,7 @@ class EngineSample:
     up: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sample:
     """All that gauges show. What it leaves out counts as 0; rows outside the configured sets make no series."""
 

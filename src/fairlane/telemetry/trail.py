@@ -6,7 +6,7 @@ from fairlane.errors import Family, Refused
 from fairlane.telemetry.table import NO_CLASS
 
 
-@dataclass(slots=True)
+@dataclass
 class Trail:
     """One request. What did not come to be is None: an engine for one that was refused, tokens for one that failed."""
 

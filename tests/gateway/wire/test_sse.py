@@ -199,6 +199,7 @@ def test_fc_24_an_endless_line_or_event_is_bounded(stream: bytes) -> None:
     assert made.usage == USAGE
 
 
+@pytest.mark.source
 def test_the_common_piece_is_not_read_line_by_line() -> None:
     """A piece of whole single-line events is counted without being taken apart."""
 

@@ -57,7 +57,7 @@ _ASK_USAGE = b'{"include_usage":true}'
 _COUNTED_BYTES_MIN = 2 * VALUES_MAX  # a shorter body cannot hold too many values
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Route:
     """A metered route: its path below an engine's address, what measures its prompts, and what caps its output.
 

@@ -72,7 +72,9 @@ class Open:
 
     __slots__ = ()
 
-    complete = extra = whole = False
+    complete = False
+    extra = False
+    whole = False
 
     def feed(self, data: bytes) -> bytes:
         """All of the piece."""

@@ -41,7 +41,7 @@ class KnownHead:
         before, after = self._before, self._after
         start = len(before)
         end = data.find(b"\r", start, start + DIGITS_MAX + 1)
-        digits = data[start:end]
+        digits = data[start:end] if end > start else b""
         if not digits.isdigit() or not data.startswith(after, end) or not data.startswith(before):
             return 0, 0
         if digits[0] == _ZERO and len(digits) > 1:

@@ -30,7 +30,7 @@ Early = Callable[[Exchange], Refusal | None]
 OnError = Callable[[Exchange, Exception], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Intake:
     """What a reader accepts: `early` sees an exchange without its body, `render` makes the answer to a fault.
 

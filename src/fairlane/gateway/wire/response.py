@@ -103,7 +103,7 @@ class HeadMemory:
             if data.startswith(before):
                 start = len(before)
                 stop = data.find(b"\r", start, start + DIGITS + 1)
-                digits = data[start:stop]
+                digits = data[start:stop] if stop > start else b""
                 if digits.isdigit() and data.startswith(after, stop):
                     return head, int(digits), stop + len(after)
         if self._unsized is not None and data.startswith(self._unsized.before):

@@ -1,0 +1,79 @@
+"""Compiles the hot path when a wheel is built: mypyc turns the very same files into C extensions, which Python prefers.
+
+FAIRLANE_COMPILE=0 leaves it out, FAIRLANE_COMPILE=1 insists. Unset, it is done where a C compiler and Python's headers are found.
+The folders are named in pyproject.toml; see docs/decisions/0009.
+"""
+
+import os
+import shutil
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+CHOICE = "FAIRLANE_COMPILE"
+
+
+def obstacle() -> str | None:
+    """What is missing for compiling, in words; None if nothing is."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:
+        return f"there is no C compiler '{compiler}'"
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    return None if headers.exists() else f"Python's headers are missing ({headers})"
+
+
+def modules(root: Path, patterns: list[str]) -> list[str]:
+    """The files that the patterns name, without those that only say what a package is for."""
+    return sorted(str(path) for pattern in patterns for path in root.glob(pattern) if path.name != "__init__.py")
+
+
+class CustomBuildHook(BuildHookInterface[Any]):
+    """Adds the extensions to a wheel. An editable install stays source."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, unless it is not wanted or cannot be done."""
+        choice = os.environ.get(CHOICE, "")
+        if version == "editable" or choice == "0":
+            return
+        missing = obstacle()
+        if missing:
+            if choice == "1":
+                raise SystemExit(f"{CHOICE}=1, but {missing}")
+            self.app.display_warning(f"not compiled: {missing}; Fairlane runs, and takes about twice the CPU time for a request")
+            return
+        self._built = tempfile.TemporaryDirectory(prefix="fairlane-build-")
+        for extension in self._compile(Path(self._built.name)):
+            build_data["force_include"][str(extension)] = str(extension.relative_to(self._built.name))
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove what was built once the wheel holds it."""
+        if hasattr(self, "_built"):
+            self._built.cleanup()
+
+    def _compile(self, folder: Path) -> list[Path]:
+        """Build the extensions into `folder`, laid out as in the package."""
+        from mypyc.build import mypycify  # noqa: PLC0415 - where nothing is compiled it is not needed
+        from setuptools import Distribution  # noqa: PLC0415
+        from setuptools.command.build_ext import build_ext  # noqa: PLC0415
+
+        root = Path(self.root)
+        groups = [(modules(root, patterns), name) for name, patterns in self.config["groups"].items()]
+        os.environ["MYPYPATH"] = str(root / "src")
+        extensions = mypycify(
+            ["--config-file=", "--ignore-missing-imports", *(path for paths, _ in groups for path in paths)],
+            opt_level="2",
+            debug_level="0",
+            target_dir=str(folder / "c"),
+            separate=groups,
+        )
+        command = build_ext(Distribution({"name": "fairlane", "ext_modules": extensions}))
+        command.build_lib, command.build_temp = str(folder), str(folder / "objects")
+        command.parallel = True  # the groups side by side
+        command.ensure_finalized()
+        command.run()
+        return [Path(output) for output in command.get_outputs()]
