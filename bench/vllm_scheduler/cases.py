@@ -30,7 +30,7 @@ CASES = {
     "ample": Case("KV is ample", 0.4, replace(_SCARCE, kv_tokens=320_000)),
     "scarce": Case("KV is scarce", 0.4, _SCARCE),
     "kept": Case("scarce, blocks kept", 0.4, replace(_SCARCE, keep_blocks=True)),
-    "default": Case("the simulator's defaults", 0.4, EngineModel()),
+    "default": Case("the reference workload's sizes", 0.4, EngineModel()),
 }
 RECORDED = {
     "whole_prompts": CASES["scarce"],

@@ -122,7 +122,7 @@ class NaiveEngine:
                     break
                 self._preempt()
         work = self._decodes() + work
-        if preemptions == self.preemptions:
+        if self.model.admits_when_preempting or preemptions == self.preemptions:
             self._admit(work)
         self._do(work)
 

@@ -71,6 +71,7 @@ models = st.builds(
     by_priority=st.booleans(),
     whole_prompts=st.booleans(),
     keep_blocks=st.booleans(),
+    admits_when_preempting=st.booleans(),
 )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fairlane import plugins
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Engine, PoolSpec, PriorityClass
-from fairlane.sim.engine.model import EngineModel
+from fairlane.sim.engine.model import REFERENCE_ENGINE, EngineModel
 from fairlane.sim.forecast import Forecast
 from fairlane.sim.load.clients import Clients
 from fairlane.sim.load.workload import CLASSES, REFERENCE, Load, Phase
@@ -32,7 +32,7 @@ class Setup:
     limiter: bool = True
     shed: bool = True
     clients: Clients = field(default_factory=Clients)
-    model: EngineModel = field(default_factory=EngineModel)
+    model: EngineModel = REFERENCE_ENGINE
     engines: int = 1
     brownouts: tuple[Phase, ...] = ()  # engines work `factor` times as long at each step
     overload: Phase | None = None  # the time of trouble, for which recovery is timed

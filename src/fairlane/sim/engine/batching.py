@@ -5,8 +5,9 @@ prompt that is under way, then waiting requests in order while their chunks fit 
 prompt emits the first token. A sequence holds one KV token for each prompt token computed and each output token but the last,
 in blocks that are its own. When a step needs a block that is not there, the sequence admitted last is *preempted*: it loses its
 KV and goes back to the head of the waiting line with all its tokens, produced ones too, to be prefilled again; such a step admits
-nothing. An engine offered more than its KV can hold so spends its time on prompts that it throws away; `whole_prompts` is the
-remedy that is the default of vLLM V1 now. These are vLLM's rules, and `docs/simulator-vllm.md` says how far they are.
+nothing, unless `admits_when_preempting`. An engine offered more than its KV can hold so spends its time on prompts that it throws
+away; `whole_prompts` is the remedy that is the default of vLLM V1 now. These are vLLM's rules, and `docs/simulator-vllm.md` says
+how far they are.
 
 Between two events all steps are alike: the same sequences gain a token each. Their total time is an arithmetic series, so a
 run of them is one plan with an exact end, cut at a step boundary if something arrives meanwhile. Time is counted in integer
@@ -180,14 +181,15 @@ class SimulatedEngine:
             self._drop(self._leaving.pop())
         before = self.preemptions
         chunks = self._chunks()
-        if not (closed := self.preemptions > before):
+        preempted = self.preemptions > before
+        if self.model.admits_when_preempting or not preempted:
             chunks += self._admit(self.model.step_tokens - len(self._decoding) - sum(tokens for _, tokens in chunks))
         decoding = len(self._decoding)
         if not decoding and not chunks:
             return self._make_plan() if self._line else None
         prompt = sum(tokens for _, tokens in chunks)
         first, per_kv = self.model.step_ps(prompt, decoding + len(chunks), self.kv_used + decoding + prompt)
-        steps = 1 if chunks or closed else self._alike()
+        steps = 1 if chunks or preempted else self._alike()
         return Plan(self._at, steps, first * self._slowdown, per_kv * decoding * self._slowdown, tuple(chunks))
 
     def _alike(self) -> int:

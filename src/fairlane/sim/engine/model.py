@@ -13,7 +13,7 @@ PS_PER_S = 1_000_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """Sizes and step costs of an engine; the defaults are those of the reference workload.
+    """Sizes, rules and step costs of an engine. Sizes and costs are those of the reference workload by default, rules are vLLM's.
 
     A step takes `step_s + prefill_token_s·(prompt tokens in it) + sequence_s·(sequences in it) + kv_token_s·(KV tokens held)`.
     """
@@ -28,6 +28,7 @@ class EngineModel:
     kv_token_s: float = 60e-9
     by_priority: bool = False  # waiting line and victims by `Job.priority`, lower first, instead of by arrival
     whole_prompts: bool = False  # admit only what fits with all its known tokens
+    admits_when_preempting: bool = False  # a step that preempts may admit in the same breath; vLLM's does not
     keep_blocks: bool = False  # who was preempted finds those of its full blocks again that nobody took meanwhile
 
     def __post_init__(self) -> None:
@@ -43,6 +44,9 @@ class EngineModel:
         fixed = self.step_s + self.prefill_token_s * prompt + self.sequence_s * sequences
         per_kv = round(self.kv_token_s * PS_PER_S)
         return round(fixed * PS_PER_S) + per_kv * kv, per_kv
+
+
+REFERENCE_ENGINE = EngineModel(admits_when_preempting=True)  # of the reference workload
 
 
 class Plan(NamedTuple):
