@@ -171,14 +171,3 @@ def test_a_rate_limit_refuses_exactly_what_is_not_there(used: list[tuple[int, in
         assert shed.jitter_s == max(0.0, min(shed.retry_after_s / 2, fills_in - shed.retry_after_s))
         assert state.refusal(wanted, now + 0.9 * shed.retry_after_s) is not None
         assert state.refusal(wanted, now + shed.retry_after_s + 1e-6) is None
-
-
-def test_what_is_left_is_told_in_whole_units() -> None:
-    """The limit, what is there of it, nothing while an overrun is paid back, and the seconds until all is there."""
-    spec = Tenant("t", tokens=BucketRate(10, 100))
-    state = TenantState(spec, 0.0)
-    assert state.allowances(0.0) == (None, (100, 100, 0.0))
-    state.charge(request(spec, 0, prompt=95, output=0), 0.0)
-    assert state.allowances(0.05) == (None, (100, 5, 9.45))
-    state.charge(request(spec, 0, prompt=95, output=0), 0.05)
-    assert state.allowances(0.05) == (None, (100, 0, 18.95))

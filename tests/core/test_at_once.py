@@ -67,7 +67,7 @@ def books(scheduler: Scheduler) -> list[Any]:
         limit: Any = e.limit
         found += [limit.running, limit.tokens, limit.final, limit.prefilling, e.prefills_since]
     for t in scheduler.tenants.values():
-        found += [t.running, t.queued, t.allowances(1e6), t.requests and t.requests._level, t.tokens and t.tokens._level]
+        found += [t.running, t.queued, t.requests and t.requests._level, t.tokens and t.tokens._level]
     return found
 
 

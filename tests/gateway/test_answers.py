@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.core.tenants import Allowance
+from fairlane.core.tenants import TokenBucket
+from fairlane.core.values import BucketRate
 from fairlane.errors import RULES, Reason, Refused
-from fairlane.gateway.answers import allowance_lines, go_duration, refusal
+from fairlane.gateway.answers import Allowance, allowance, allowance_lines, go_duration, refusal
 
 
 def headers(lines: bytes) -> dict[bytes, bytes]:
@@ -72,6 +73,17 @@ def test_a_duration_says_the_very_milliseconds(ms: int) -> None:
     units = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
     parts = re.findall(r"([\d.]+)(ms|[hms])", go_duration(ms).decode())
     assert sum(Decimal(number) * units[unit] for number, unit in parts) == ms
+
+
+def test_what_is_left_is_told_in_whole_units() -> None:
+    """The limit, what is there of it, nothing while an overrun is paid back, and the seconds until all is there."""
+    bucket = TokenBucket(BucketRate(10, 100), 0.0)
+    assert allowance(bucket, 0.0) == (100, 100, 0.0)
+    bucket.take(95, 0.0)
+    assert allowance(bucket, 0.05) == (100, 5, 9.45)
+    bucket.take(95, 0.05)
+    assert allowance(bucket, 0.05) == (100, 0, 18.95)
+    assert allowance(None, 0.05) is None
 
 
 def test_only_limits_that_there_are_make_headers() -> None:

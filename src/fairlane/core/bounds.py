@@ -46,11 +46,10 @@ def cost_ahead(queue: ClassQueue, flow: Flow) -> int:
     """Cost served before a newcomer of this flow, at most: the class's backlog, or its own over its share of the class.
 
     The order between tenants gives a flow at least its weight's part, so the backlog of others counts only as far as it is
-    served meanwhile.
+    served meanwhile. The newcomer's own turn counts as one request of the class: what joins the backlog never lowers the result.
     """
     weights = queue.waiting_weight + (0 if flow.waiting else flow.weight)
-    own = flow.cost if flow.waiting else queue.cost // max(1, queue.queued)
-    return min(queue.cost, own * weights // flow.weight)
+    return min(queue.cost, (flow.cost + queue.served_cost // max(1, queue.served)) * weights // flow.weight)
 
 
 def victims(queue: ClassQueue, newcomer: Flow, request: Request) -> list[Request] | None:

@@ -150,6 +150,7 @@ class ClassQueue:
         self.queued = 0
         self.cost = 0  # of what waits
         self.running = 0
+        self.served = 0  # requests that started and were not for nothing
         self.served_cost = 0
         self.cost_max = 0  # largest cost seen lately
         self.waiting_weight = 0  # of flows with something waiting
@@ -257,6 +258,7 @@ class ClassQueue:
         flow.tag += charge
         flow.running += 1
         self.running += 1
+        self.served += 1
         self.served_cost += cost
         self.cost_max -= self.cost_max >> 10  # fades, so that one giant does not set the scale for ever
 
@@ -265,6 +267,7 @@ class ClassQueue:
         flow = request.flow
         flow.running -= 1
         self.running -= 1
+        self.served -= delta == -request.cost
         self.recharge(request, delta)
         self.forget(flow)
 

@@ -7,7 +7,7 @@ corrects: the level has no floor, and an overrun is always paid back before the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fairlane.core.request import Request, Shed
 from fairlane.core.values import BucketRate, Tenant
@@ -50,14 +50,6 @@ class TokenBucket:
         used = self.rate.burst - self.level(now)
         self.rate = rate
         self._level = rate.burst - used
-
-
-class Allowance(NamedTuple):
-    """What is left of a rate limit: what the `x-ratelimit-*` headers report."""
-
-    limit: int
-    remaining: int
-    reset_s: float
 
 
 class TenantState:
@@ -111,10 +103,6 @@ class TenantState:
         if self.tokens is not None:
             self.tokens.give(request.limit_tokens - tokens, now)
 
-    def allowances(self, now: float) -> tuple[Allowance | None, Allowance | None]:
-        """What is left of its requests and of its tokens; None where there is no limit."""
-        return _allowance(self.requests, now), _allowance(self.tokens, now)
-
     def enter(self) -> None:
         """One of its requests began to run; at its limit its flows stop competing."""
         self.running += 1
@@ -152,10 +140,3 @@ def _renewed(bucket: TokenBucket | None, rate: BucketRate | None, now: float) ->
         return TokenBucket(rate, now) if rate is not None else None
     bucket.reconfigure(rate, now)
     return bucket
-
-
-def _allowance(bucket: TokenBucket | None, now: float) -> Allowance | None:
-    if bucket is None:
-        return None
-    rate, level = bucket.rate, bucket.level(now)
-    return Allowance(int(rate.burst), int(level) if level > 0.0 else 0, (rate.burst - level) / rate.per_s)

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from math import ceil
+from typing import NamedTuple
 
 import orjson
 
-from fairlane.core.tenants import Allowance
+from fairlane.core.tenants import TokenBucket
 from fairlane.errors import RULES, Reason, Refused
 from fairlane.gateway.wire.exchange import Refusal
 
@@ -48,6 +49,22 @@ def go_duration(milliseconds: int) -> bytes:
     hours, minutes = divmod(minutes, 60)
     seconds = milliseconds / 1000
     return b"%dh%dm%gs" % (hours, minutes, seconds) if hours else b"%dm%gs" % (minutes, seconds)
+
+
+class Allowance(NamedTuple):
+    """What is left of a rate limit, in whole units, and the time until it is whole again."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+
+
+def allowance(bucket: TokenBucket | None, now: float) -> Allowance | None:
+    """What is left in a bucket, nothing while an overrun is paid back; None where there is no limit."""
+    if bucket is None:
+        return None
+    rate, level = bucket.rate, bucket.level(now)
+    return Allowance(int(rate.burst), int(level) if level > 0.0 else 0, (rate.burst - level) / rate.per_s)
 
 
 def allowance_lines(requests: Allowance | None, tokens: Allowance | None) -> bytes:

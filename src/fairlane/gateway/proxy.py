@@ -12,7 +12,7 @@ from itertools import count
 from fairlane.core.request import Request
 from fairlane.errors import Reason, Refused
 from fairlane.gateway.admission import Admission
-from fairlane.gateway.answers import allowance_lines
+from fairlane.gateway.answers import allowance, allowance_lines
 from fairlane.gateway.calls.body import CHAT, Call, Route, read
 from fairlane.gateway.identity import Caller, Identities
 from fairlane.gateway.links import EngineLink
@@ -121,7 +121,7 @@ class Proxy:
     def in_numbers(self, refused: Refused, request: Request, call: Call) -> Refused:
         """A refusal by the caller's limit of tokens that tells the sizes of the request and of the limit."""
         state = self.admission.scheduler.tenants[request.tenant.name]
-        rate, (_, left) = request.tenant.tokens, state.allowances(self.admission.time())
+        rate, left = request.tenant.tokens, allowance(state.tokens, self.admission.time())
         if rate is None or left is None:
             return refused
         cure = " Set max_tokens to lower it." if call.cap is None else ""
@@ -145,8 +145,8 @@ class Proxy:
         state = self.admission.scheduler.tenants.get(tenant.name)
         if state is None:
             return lines
-        requests, tokens = state.allowances(self.admission.time())
-        return lines + allowance_lines(requests, tokens)
+        now = self.admission.time()
+        return lines + allowance_lines(allowance(state.requests, now), allowance(state.tokens, now))
 
 
 def unknown_model(name: str, caller: Caller, models: Iterable[str]) -> Refused:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.core.flows import ClassQueue
 from fairlane.core.values import BASIS_POINTS
+from fairlane.gateway.answers import allowance
 from fairlane.telemetry.metrics import ClassSample, EngineSample, Sample
 from fairlane.telemetry.table import ANONYMOUS
 
@@ -74,7 +75,7 @@ class View:
             row["running"] += state.running
             row["waiting"] += state.queued
             if label != ANONYMOUS:
-                requests, tokens = state.allowances(now)
+                requests, tokens = allowance(state.requests, now), allowance(state.tokens, now)
                 row["requests_left"] = requests and {"limit": requests.limit, "remaining": requests.remaining}
                 row["tokens_left"] = tokens and {"limit": tokens.limit, "remaining": tokens.remaining}
         return rows
