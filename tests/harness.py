@@ -45,13 +45,18 @@ def key_of(name: str) -> str:
 
 
 def settings(
-    engines: Sequence[Json], *, classes: Sequence[Json] | None = None, tenants: Sequence[Json] = (), anonymous: Json | None = None
+    engines: Sequence[Json],
+    *,
+    classes: Sequence[Json] | None = None,
+    tenants: Sequence[Json] = (),
+    anonymous: Json | None = None,
+    **pool: object,
 ) -> Json:
-    """Return the settings of a gateway with one pool that serves the model `m`."""
+    """Return the settings of a gateway with one pool that serves the model `m`; `pool` are more keys of it."""
     classes = classes or [priority_class()]
     return {
         "server": {"drain_s": 5},
-        "pools": [{"name": "main", "models": ["m"], "engines": list(engines)}],
+        "pools": [{"name": "main", "models": ["m"], "engines": list(engines), **pool}],
         "classes": list(classes),
         "tenants": list(tenants),
         "anonymous": anonymous or {"class": classes[0]["name"]},

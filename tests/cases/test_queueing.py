@@ -5,12 +5,13 @@ import time
 
 import pytest
 
-from tests.caller import chat, finish
+from tests.caller import Call, chat, finish
 from tests.crowd import drain, fill, send, served
 from tests.harness import Gateway, Json, Start, engine, key_of, priority_class, settings, tenant
 from tests.meters import until
 from tests.stub import Plan, Stub
 from tests.stub.cost import cost_of
+from tests.stub.plan import Usage
 
 
 def two_classes(share: float) -> list[Json]:
@@ -159,3 +160,53 @@ def test_fc_35_a_bound_in_cost_counts_the_arrival(stub: Stub, start: Start) -> N
     stub.plan = Plan()
     stub.release_all()
     assert {answer.status for answer in finish(calls)} == {200}
+
+
+def test_fc_36_the_fast_lane_stays_open(stub: Stub, start: Start) -> None:
+    """Behind a long queue a short request starts at once, twenty take turns, and what declares no small cap does not qualify."""
+    gateway = start(settings([engine(stub, 4)], classes=[priority_class("a"), priority_class("b")], fast_lane={}))
+    stub.plan = lambda seen: Plan() if seen.json().get("max_tokens") == 16 and seen.json().get("n", 1) == 1 else Plan(held=True)
+    long = [gateway.open(chat(f"long {number}", max_tokens=4000)) for number in range(12)]
+    gateway.wait_for(waiting=9, running=3)
+    assert gateway.open(chat("short", max_tokens=16)).finish().status == 200
+    assert {answer.status for answer in finish([gateway.open(chat("short", max_tokens=16)) for _ in range(20)], 20)} == {200}
+    assert len(stub.running) == 3
+    others = [gateway.open(chat("no cap", max_tokens=None)), gateway.open(chat("many", max_tokens=16, n=50))]
+    gateway.wait_for(waiting=11, running=3)
+    stub.plan = Plan()
+    stub.release_all()
+    assert {answer.status for answer in finish([*long, *others], 30)} == {200}
+    gateway.assert_idle()
+
+
+def test_fc_36_a_history_of_short_answers_opens_the_lane(stub: Stub, start: Start) -> None:
+    """Without a cap the last thirty answers decide, and long ones close the lane again."""
+    classes = [priority_class("a"), priority_class("b")]
+    tenants = [tenant(name, **{"class": "a"}) for name in ("quick", "slow")]
+    gateway = start(settings([engine(stub, 4)], classes=classes, tenants=tenants, fast_lane={"max_output": 8}))
+
+    def quick() -> Call:
+        return gateway.open(chat("x", max_tokens=None), key=key_of("quick"))
+
+    def ask(count: int, tokens: int) -> None:
+        stub.plan = Plan(usage=Usage(10, tokens))
+        assert {answer.status for answer in finish([quick() for _ in range(count)], 20)} == {200}
+
+    def starts_at_once() -> bool:
+        """Whether one more starts while three are held and others wait."""
+        stub.plan = Plan(held=True)
+        calls = [gateway.open(chat("held", max_tokens=4000), key=key_of("slow")) for _ in range(5)]
+        gateway.wait_for(waiting=2, running=3)
+        calls.append(quick())
+        until(lambda: gateway.waiting() == 3 or len(stub.running) == 4, "it waits or runs")
+        passed = len(stub.running) == 4
+        stub.plan = Plan()
+        stub.release_all()
+        finish(calls, 20)
+        return passed
+
+    assert not starts_at_once()
+    ask(40, 2)
+    assert starts_at_once()
+    ask(10, 20)
+    assert not starts_at_once()

@@ -12,8 +12,8 @@ from fairlane.cli import main
 from fairlane.lab import train as training
 from fairlane.lab import trained
 from fairlane.lab.records import Conversations, read
-from fairlane.predict.model import model_document
 from fairlane.predict.predictor import Predictor
+from fairlane.predict.trained.model import model_document
 
 TASKS = {"Write a long essay about rivers": 900, "Answer yes or no: is it so?": 4, "Translate this line, please": 60}
 

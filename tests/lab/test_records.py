@@ -7,9 +7,9 @@ import pytest
 from fairlane.lab.records import Conversations, Record, read
 from fairlane.lab.replay import replay
 from fairlane.predict.asked import Asked, Prediction
-from fairlane.predict.hints import NAMES
 from fairlane.predict.histogram import Mixture
 from fairlane.predict.predictor import Predictor
+from fairlane.predict.trained.hints import NAMES
 from fairlane.sim.load.traces import TraceError
 
 HEADER = "t,input_tokens,output_tokens"

@@ -6,11 +6,11 @@ import random
 import pytest
 
 from fairlane.errors import SettingsError
-from fairlane.predict import hints, model
 from fairlane.predict.asked import Asked
-from fairlane.predict.boosted import COMPARED, COMPARED_MIN, FEATURES, Boosted
 from fairlane.predict.predictor import Predictor
-from fairlane.predict.trees import Trees, TreesError
+from fairlane.predict.trained import hints, model
+from fairlane.predict.trained.boosted import COMPARED, COMPARED_MIN, FEATURES, Boosted
+from fairlane.predict.trained.trees import Trees, TreesError
 
 BY_TOOLS = [[[FEATURES.index("tools"), 0.5, 1, 2], [10.0], [4.0]]]  # guesses 2 ** 10 tokens without tools, 16 with
 PLAIN = hints.of("hello")

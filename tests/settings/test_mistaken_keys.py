@@ -25,7 +25,12 @@ CASES: dict[str, Case] = {
     ),
     "merge_key": ("scheduling: {policy: gmp}", "scheduling: {<<: {policy: gmp}}", ["14: scheduling.<<: unknown key"]),
     "later_store": ("scheduling:", 'store: {url: "x"}\nscheduling:', ["14: store: not available in this version"]),
-    "later_fast_lane": ("    slots: 4", "    fast_lane: {places: 1}", ["7: pools[0].fast_lane: not available in this version"]),
+    "fast_lane_slots": (
+        "    slots: 4",
+        "    fast_lane: {slots: 1}",
+        ["7: pools[0].fast_lane.slots: unknown key (belongs under 'pools[]' or 'pools[].engines[]')"],
+    ),
+    "fast_lane_kv": ("    slots: 4", "    fast_lane: {kv: 0.6}", ["7: pools[0].fast_lane.kv: must be at most 0.5, not 0.6"]),
     "later_price": (
         "kind: embedded",
         "kind: embedded, price_per_hour: 2",

@@ -18,6 +18,7 @@ pools:
   - name: p
     models: {a: b}
     slots: 3
+    fast_lane: {places: 2, kv: 0.1, max_input: 3, max_output: 4}
     engines:
       - {name: x, kind: embedded, model_file: m.gguf, slots: auto, kv_tokens: 9, prefill_tokens: 7, context: 8}
       - {name: y, kind: llamacpp, url: "https://h:1/base", api_key: k, connect_s: 1, first_byte_s: 2, idle_s: 3, probe_s: 4e0}

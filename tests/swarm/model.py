@@ -14,7 +14,7 @@ from fairlane.core.request import Request
 from fairlane.core.scheduler import CHARGE_STEP
 from fairlane.core.values import BucketRate, Engine, PoolSpec, PriorityClass, Tenant, Usage
 from fairlane.policies.nested_limit import KV_RATIO, LOWER_RATIO
-from tests.core.test_limit import peak
+from tests.core.limits.test_limit import peak
 from tests.swarm.plan import Plan
 
 INPUT, OUTPUT = 1, 4  # cost units per token

@@ -33,6 +33,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--load", type=_positive, default=1.0, metavar="X", help="times the nominal rate (default: %(default)s)")
     parser.add_argument("--surge", type=_surge, action="append", default=[], metavar="CLASS=X", help="times the rate of one class")
     parser.add_argument("--no-limiter", action="store_true", help="a plain cap of 64 requests instead of our limiter")
+    parser.add_argument("--fast-lane", action="store_true", help="keep a part of each engine for short requests")
     parser.add_argument("--no-shed", action="store_true", help="no deadlines: only the number of waiting requests is bounded")
     parser.add_argument("--retry", type=Retry, choices=list(Retry), help="how refused clients come back (default: none)")
     parser.add_argument("--disconnect", type=float, default=0.0, metavar="RATIO", help="part of clients that leave in mid-answer")
@@ -64,7 +65,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _setup(args: argparse.Namespace) -> Setup:
     clients = Clients(disconnect_ratio=args.disconnect)
-    setup = Setup("", load=args.load, limiter=not args.no_limiter, shed=not args.no_shed, engines=args.engines, clients=clients)
+    setup = Setup(
+        "",
+        load=args.load,
+        limiter=not args.no_limiter,
+        shed=not args.no_shed,
+        fast_lane=args.fast_lane,
+        engines=args.engines,
+        clients=clients,
+    )
     setup = traced(args.trace, setup) if args.trace else scenario(args.scenario, setup)
     if args.retry is not None:
         setup = replace(setup, clients=replace(setup.clients, retry=args.retry))

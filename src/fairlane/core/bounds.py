@@ -74,8 +74,3 @@ def victims(queue: ClassQueue, newcomer: Flow, request: Request) -> list[Request
         chosen.append(victim)
         count, cost = count - 1, cost - victim.cost
     return chosen
-
-
-def newest(queue: ClassQueue) -> Request:
-    """The waiting request that arrived last; only for a class with something waiting."""
-    return max((next(reversed(f.waiting.values())) for f in queue.waiting_flows), key=lambda r: r.id)

@@ -41,6 +41,12 @@ class Waiting:
             self._heap = [entry for entry in self._heap if entry[2].state is WAITING]
             heapify(self._heap)
 
+    def peek(self) -> Request | None:
+        """The short request with the least key, if one waits."""
+        while self._heap and not (self._heap[0][2].state is WAITING and self._heap[0][2].short):
+            heappop(self._heap)
+        return self._heap[0][2] if self._heap else None
+
     def first(self) -> Request:
         """The request with the least key; only while one waits."""
         heap = self._heap
@@ -147,6 +153,7 @@ class ClassQueue:
         self.order = order
         self.flows: dict[str, Flow] = {}
         self.turns = Turns(order.turn, clock)
+        self.short = Waiting()  # by arrival, of all flows: what may use the fast lane
         self.queued = 0
         self.cost = 0  # of what waits
         self.running = 0
@@ -203,6 +210,8 @@ class ClassQueue:
         flow.in_order.add(request.key, request, len(flow.waiting))
         flow.cost += request.cost
         self.queued += 1
+        if request.short:
+            self.short.add(request.arrived_at, request, self.queued)
         self.cost += request.cost
         if self.cost_max < request.cost:
             self.cost_max = request.cost
@@ -234,7 +243,7 @@ class ClassQueue:
         """Moves a request from waiting to running: the clock to its flow's tag, the tag by its cost."""
         flow = request.flow
         clock = self.turns.clock
-        if clock.v < flow.tag:
+        if clock.v < flow.tag and self.turns.head is request:  # the fast lane passes flows whose turn it is
             clock.v = flow.tag
         self._run(request, flow)
         self.remove(request)

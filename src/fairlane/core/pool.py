@@ -5,7 +5,7 @@ backlogged head fits, something starts, unless a hold or a `max_running` forbids
 empty.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 
 from fairlane.core import bounds
@@ -211,7 +211,7 @@ class PoolScheduler:
         if self.places.full:
             return None
         skipped: list[Request] = []
-        for head in self.order.order(heads):
+        for head in (*self.order.order(heads), *self._short()):
             engine = self.places.choose(head)
             if engine is not None:
                 self.order.charge(head)
@@ -219,11 +219,19 @@ class PoolScheduler:
                 self.queued -= 1
                 head.flow.tenant.queued -= 1
                 started = self._run(head, engine, now)
-                for other in skipped:
+                for other in skipped if head in heads else ():
                     self._note_bypass(other, head.cost, now)
                 return started
             skipped.append(head)
         return None
+
+    def _short(self) -> Iterator[Request]:
+        """The first short request of each class: the fast lane may have room for it though it has none for those ahead."""
+        for queue in self.queues:
+            while (request := queue.short.peek()) is not None and request.flow.tenant.full:
+                request.short = False
+            if request is not None and not queue.full:
+                yield request
 
     def _run(self, request: Request, engine: EngineState, now: float) -> Start:
         if not engine.limit.prefilling:

@@ -25,6 +25,7 @@ class Request:
     max_tokens: int  # of that sequence, its own cap included: what an engine's context must hold
     arrived_at: float
     upper_tokens: int = 0  # output that is rarely exceeded: what KV is reserved for; `submit` raises it to the mean
+    short: bool = False  # may use the fast lane; its engine's limit clears it when the request outgrows that
     streams: bool = True  # its progress is seen, from the first token on
 
     state: State = NEW

@@ -8,7 +8,6 @@ free) and `depart` (the client's last byte: the tenant may run another).
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
-from fairlane.core import bounds
 from fairlane.core.pool import PoolScheduler
 from fairlane.core.protocols import Limit, Policy
 from fairlane.core.request import Decision, Request, Shed
@@ -160,5 +159,6 @@ class Scheduler:
         queue, pool = max(((q, p) for p in self.pools.values() for q in p.queues if q.queued), key=lambda qp: qp[0].spec.rank)
         if queue.spec.rank <= request.rank:
             return Reason.QUEUE_FULL
-        self._decided.append(pool.evict(bounds.newest(queue), Reason.DISPLACED, now))
+        newest = max((next(reversed(f.waiting.values())) for f in queue.waiting_flows), key=lambda r: r.id)
+        self._decided.append(pool.evict(newest, Reason.DISPLACED, now))
         return None

@@ -57,6 +57,7 @@ class Engine:
 
     `slots` is how many requests it runs at once, `kv_tokens` how many tokens its KV cache holds, `prefill_tokens` how many
     prompt tokens may be waiting for their prefill (None: no limit), `context` the most tokens of one request (None: unknown).
+    Its fast lane: `lane_places` slots and a part `lane_kv` of the KV for short requests, of at most `lane_output` output tokens.
     """
 
     name: str
@@ -64,6 +65,9 @@ class Engine:
     kv_tokens: int | None = None
     prefill_tokens: int | None = None
     context: int | None = None
+    lane_places: int = 0
+    lane_kv: float = 0.0
+    lane_output: int = 0
 
 
 @dataclass(frozen=True)

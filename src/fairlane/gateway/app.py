@@ -20,7 +20,7 @@ from fairlane.gateway.admission import Admission
 from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS
 from fairlane.gateway.identity import Caller, Identities
 from fairlane.gateway.links import EngineLink
-from fairlane.gateway.proxy import Entry, Model, Proxy, forwarded, unknown_model
+from fairlane.gateway.proxy import Entry, Proxy, forwarded, models, unknown_model
 from fairlane.gateway.view import View
 from fairlane.gateway.wire.exchange import Exchange, Refusal
 from fairlane.gateway.wire.http1 import HttpServer
@@ -70,7 +70,7 @@ class Gateway:
             [tenant.name for tenant in settings.tenants],
             self.view.sample,
         )
-        self._models = {alias: Model(pool.name, name) for pool in settings.pools for alias, name in pool.aliases.items()}
+        self._models = models(settings)
         self._identities = Identities(settings)
         self._proxy = Proxy(
             self._identities,

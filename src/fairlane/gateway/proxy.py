@@ -19,6 +19,8 @@ from fairlane.gateway.links import EngineLink
 from fairlane.gateway.run import Run
 from fairlane.gateway.wire.exchange import Exchange
 from fairlane.predict.estimate import Estimator
+from fairlane.predict.short import ShortRequests
+from fairlane.settings.model import Settings
 from fairlane.telemetry.metrics import Metrics
 from fairlane.telemetry.trail import Trail
 
@@ -30,10 +32,21 @@ MODEL_NAME_MAX = 200  # characters of an unknown model's name that are logged
 
 @dataclass(frozen=True)
 class Model:
-    """A model as clients name it: its pool, and the name that engines know."""
+    """A model as clients name it: its pool, the name that engines know, and what is short for the pool's fast lane, if it has one."""
 
     pool: str
     engine_name: str
+    short: ShortRequests | None = None
+
+
+def models(settings: Settings) -> dict[str, Model]:
+    """Every model that clients may ask for, by the name that they know."""
+    known: dict[str, Model] = {}
+    for pool in settings.pools:
+        lane = pool.fast_lane
+        short = ShortRequests(lane.max_input, lane.max_output) if lane else None
+        known |= {alias: Model(pool.name, name, short) for alias, name in pool.aliases.items()}
+    return known
 
 
 @dataclass(frozen=True)
@@ -80,6 +93,7 @@ class Proxy:
         self._identities = identities
         self._models = models
         self._classes = classes
+        self._last_rank = max(1, len(classes) - 1)  # whose requests do not use a fast lane, unless there is no other class
         self._class_lines = {name: b"x-fairlane-class: %b\r\n" % name.encode() for name in classes}
         self._ids = count(1)
 
@@ -112,6 +126,9 @@ class Proxy:
             max_tokens=longest + (call.cap or 0),
             arrived_at=trail.arrived_at,
             upper_tokens=0 if said is None else said.upper * call.choices,
+            short=model.short is not None
+            and rank < self._last_rank
+            and model.short.is_short(estimate.asked, estimate.prompt_tokens, call.cap, call.choices),
             streams=call.stream,
         )
         run = Run(self, exchange, trail, entry=entry, call=call, model=model, estimate=estimate, request=request)

@@ -268,7 +268,9 @@ class Run:
         trail.tokens_in, trail.tokens_out = usage.prompt_tokens, usage.output_tokens
         trail.pool, trail.cost = link.pool, self.request.cost
         if outcome is Outcome.COMPLETED and relay.usage is not None:
-            call = self._call
+            call, short = self._call, self._model.short
+            if short is not None:
+                short.learn(self._estimate.asked, usage.output_tokens)
             proxy.estimator.learn(self.request.tenant.name, call.model, call.prompt, self._estimate, usage, complete=True, now=now)
         return now
 

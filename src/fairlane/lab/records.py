@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from fairlane.predict import hints
 from fairlane.predict.asked import Asked
+from fairlane.predict.trained import hints
 from fairlane.sim.load.traces import Cells, lines
 
 TTFT_S = 0.5

@@ -15,11 +15,11 @@ from fairlane.errors import FairlaneError
 from fairlane.lab.records import Record
 from fairlane.lab.replay import replay
 from fairlane.predict.asked import Asked
-from fairlane.predict.boosted import FEATURES, features
-from fairlane.predict.model import TreeList, model_document
 from fairlane.predict.predictor import Predictor
 from fairlane.predict.state import Document
-from fairlane.predict.trees import Trees
+from fairlane.predict.trained.boosted import FEATURES, features
+from fairlane.predict.trained.model import TreeList, model_document
+from fairlane.predict.trained.trees import Trees
 
 RECORDS_MIN = 200
 RECORDS_MAX = 50_000  # the latest: more of them take minutes and add little

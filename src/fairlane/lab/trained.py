@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fairlane.errors import FairlaneError, SettingsError
 from fairlane.lab.records import Conversations, Turn
-from fairlane.predict import model
-from fairlane.predict.boosted import Boosted
 from fairlane.predict.state import Document
+from fairlane.predict.trained import model
+from fairlane.predict.trained.boosted import Boosted
 
 NAMES_MAX = 200_000  # of blocks and sessions, the latest
 

@@ -125,6 +125,25 @@ class EngineSettings(Section):
     )
 
 
+class FastLaneSettings(Section):
+    """A part of each engine that is kept for short requests, so that they need not wait behind long ones.
+
+    Engines with fewer than 4 slots have none. Requests of the least urgent class do not use it.
+    """
+
+    places: int = Field(
+        default=1, ge=1, description="Slots of each engine that are kept; what is more than a tenth of them, rounded up, is lent out."
+    )
+    kv: float = Field(default=0.05, ge=0, le=0.5, description="Part of each engine's KV tokens that is kept, where they are known.")
+    max_input: int = Field(default=1024, ge=1, description="Most prompt tokens of a short request.")
+    max_output: int = Field(
+        default=64,
+        ge=1,
+        description="Most output tokens of a short request, all choices together: by its own cap or, without one, if 27 of the last 30 "
+        "answers of its tenant, model and template had no more.",
+    )
+
+
 class PoolSettings(Section):
     """Engines that can stand in for each other: each serves every model of the pool."""
 
@@ -137,6 +156,9 @@ class PoolSettings(Section):
         default="auto",
         description="Requests that each engine runs at once, so that others wait here, where their order can still be chosen; "
         "`auto` takes what the engine reports, 16 where it reports none, and starts an embedded engine with 2.",
+    )
+    fast_lane: FastLaneSettings | None = Field(
+        default=None, description="A lane for short requests; `{}` takes its defaults. Without it all requests share all slots."
     )
 
     @property
@@ -293,6 +315,7 @@ SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("server", ServerSettings),
     ("pools[]", PoolSettings),
     ("pools[].engines[]", EngineSettings),
+    ("pools[].fast_lane", FastLaneSettings),
     ("backlog", BacklogSettings),
     ("classes[]", ClassSettings),
     ("scheduling", SchedulingSettings),

@@ -3,6 +3,7 @@
 Every key, type, default and meaning comes from the settings themselves, so the page cannot say anything else than they do.
 """
 
+from inspect import cleandoc
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -92,7 +93,7 @@ def page() -> str:
 
 
 def _theory(section: type[Section]) -> str:
-    text = (section.__doc__ or "").strip()
+    text = cleandoc(section.__doc__ or "")
     return text + " A plain number is the `rate`, with the default `burst`." if section is RateLimit else text
 
 

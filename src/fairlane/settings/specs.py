@@ -55,12 +55,16 @@ def anonymous_tenant(settings: Settings, flow: int) -> Tenant:
 
 def _engine(pool: PoolSettings, engine: EngineSettings) -> Engine:
     slots = pool.slots if engine.slots is None else engine.slots
+    lane = pool.fast_lane
     return Engine(
         name=engine.name,
         slots=SLOTS_UNKNOWN if slots == "auto" else slots,
         kv_tokens=engine.kv_tokens,
         prefill_tokens=engine.prefill_tokens,
         context=engine.context,
+        lane_places=lane.places if lane else 0,
+        lane_kv=lane.kv if lane else 0.0,
+        lane_output=lane.max_output if lane else 0,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairlane import plugins
 from fairlane.core.scheduler import Scheduler
@@ -19,6 +19,7 @@ TENANT_WEIGHT = (5.0, 2.5, 1.5, 1.0)  # by class: what tells tenants apart for a
 FOR_EVER_S = 1e9
 CAP = 64  # requests at once, where our limiter is off
 PREFILL_TOKENS = 8000  # prompt tokens without a first token, where it is on
+LANE_PLACES, LANE_KV, LANE_INPUT, LANE_OUTPUT = 1, 0.05, 1024, 64  # the fast lane's defaults, where it is on
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Setup:
     engines: int = 1
     brownouts: tuple[Phase, ...] = ()  # engines work `factor` times as long at each step
     overload: Phase | None = None  # the time of trouble, for which recovery is timed
+    fast_lane: bool = False  # kept for short requests on each engine
     forecast: Forecast = Forecast.LEARNED
     forecast_error: float = 1.0  # predictions are off by up to this factor, both ways
     warmup_s: float = 60.0
@@ -76,15 +78,17 @@ def engine_name(index: int) -> str:
     return f"engine-{index}"
 
 
+def _engine(setup: Setup, index: int) -> Engine:
+    model = setup.model
+    if not setup.limiter:
+        return Engine(engine_name(index), CAP, context=model.kv_tokens)
+    engine = Engine(engine_name(index), model.running_max, model.kv_tokens, PREFILL_TOKENS, model.kv_tokens)
+    return replace(engine, lane_places=LANE_PLACES, lane_kv=LANE_KV, lane_output=LANE_OUTPUT) if setup.fast_lane else engine
+
+
 def make_scheduler(setup: Setup) -> Scheduler:
     """The production scheduler over the run's engines, all up."""
-    model = setup.model
-    engines = tuple(
-        Engine(engine_name(i), model.running_max, model.kv_tokens, PREFILL_TOKENS, model.kv_tokens)
-        if setup.limiter
-        else Engine(engine_name(i), CAP, context=model.kv_tokens)
-        for i in range(setup.engines)
-    )
+    engines = tuple(_engine(setup, index) for index in range(setup.engines))
     spec = PoolSpec(POOL, classes(shed=setup.shed), engines, setup.policy)
     scheduler = Scheduler([spec], lambda pool: plugins.policy(pool.policy, pool.classes), plugins.engine_limit, 0.0)
     for engine in engines:

@@ -21,6 +21,7 @@ from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Outcome, State, Tenant, Usage
 from fairlane.errors import RULES
 from fairlane.predict.asked import Asked
+from fairlane.predict.short import ShortRequests
 from fairlane.sim.agenda import Agenda
 from fairlane.sim.attempts import Attempt, Backlog, End, Record
 from fairlane.sim.direct import Direct
@@ -28,7 +29,18 @@ from fairlane.sim.engine.batching import SimulatedEngine
 from fairlane.sim.engine.jobs import Event, Job, What
 from fairlane.sim.forecast import MODEL, Forecaster
 from fairlane.sim.load.workload import CLASSES, Arrival
-from fairlane.sim.setup import NO_GATEWAY, POOL, TENANT_WEIGHT, TTFT_SLO_S, Setup, classes, engine_name, make_scheduler
+from fairlane.sim.setup import (
+    LANE_INPUT,
+    LANE_OUTPUT,
+    NO_GATEWAY,
+    POOL,
+    TENANT_WEIGHT,
+    TTFT_SLO_S,
+    Setup,
+    classes,
+    engine_name,
+    make_scheduler,
+)
 
 PROGRESS_STEP = 64  # output tokens after which the scheduler hears of a request again
 
@@ -54,6 +66,7 @@ class World:
         self._oracle_rng = random.Random(f"{setup.seed}/oracle")  # noqa: S311 - no secret
         forecast_rng = random.Random(f"{setup.seed}/forecast")  # noqa: S311 - no secret
         self._forecaster = Forecaster(setup.forecast, setup.forecast_error, forecast_rng)
+        self._short = ShortRequests(LANE_INPUT, LANE_OUTPUT) if setup.fast_lane else None
         self._tenants: dict[tuple[str, int], Tenant] = {}
         self._open: dict[int, Attempt] = {}  # by id of the request at the scheduler
         self._ids = count(1)
@@ -121,6 +134,9 @@ class World:
             max_tokens=arrival.prompt_tokens + said.mean,
             arrived_at=self.now,
             upper_tokens=said.upper,
+            short=self._short is not None
+            and arrival.rank < len(CLASSES) - 1
+            and self._short.is_short(asked, arrival.prompt_tokens, cap=None, choices=1),
         )
         job = Job(request.id, arrival.prompt_tokens, arrival.output_tokens, arrival.rank)
         hangs_up_after = self.setup.clients.hangs_up_after(arrival.output_tokens, self._rng)
@@ -213,6 +229,8 @@ class World:
         self.scheduler.depart(attempt.request)
         if outcome is Outcome.COMPLETED:
             self._forecaster.learn(attempt.asked, attempt.prediction, attempt.produced, self.now)
+            if self._short is not None:
+                self._short.learn(attempt.asked, attempt.produced)
 
     def _lose_patience(self, attempt: Attempt) -> None:
         if attempt.end is not End.OPEN or attempt.first_token_at is not None:

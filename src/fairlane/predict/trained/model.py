@@ -3,10 +3,10 @@
 The names must be the ones that this version computes, in the same order: else the trees would read one thing for another.
 """
 
-from fairlane.predict.boosted import FEATURES, Boosted
 from fairlane.predict.predictor import Predictor
 from fairlane.predict.state import Document, expect, lengths_document, lengths_from, opened
-from fairlane.predict.trees import Trees
+from fairlane.predict.trained.boosted import FEATURES, Boosted
+from fairlane.predict.trained.trees import Trees
 
 FORMAT = "fairlane-length-model"
 VERSION = 1

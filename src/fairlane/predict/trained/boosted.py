@@ -11,12 +11,12 @@ from collections import deque
 from typing import Final
 
 from fairlane.predict.asked import Asked, Prediction
-from fairlane.predict.hints import NAMES as HINTS
 from fairlane.predict.histogram import Mixture
 from fairlane.predict.kept import Kept
 from fairlane.predict.levels import Tenant
 from fairlane.predict.predictor import UPPER_SHARE, Predictor
-from fairlane.predict.trees import Trees
+from fairlane.predict.trained.hints import NAMES as HINTS
+from fairlane.predict.trained.trees import Trees
 
 COMPARED = 1_000  # last answers of a model that decide
 COMPARED_MIN = 100
