@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 SOURCE := $(shell find src -name '*.py') pyproject.toml hatch_build.py scripts/product.sh
 
-.PHONY: serve test test-compiled check format docs bench vllm-compare lock clean
+.PHONY: serve test test-compiled check format docs bench ablation vllm-compare lock clean
 
 serve: $(VENV)/.product  ## run the gateway on the embedded model
 	$(BIN)/fairlane serve $(ARGS)
@@ -27,6 +27,9 @@ docs: $(VENV)/.dev  ## write the generated pages anew
 
 bench: $(VENV)/.dev $(VENV)/.product  ## cost of a request and of a chunk, beside nginx
 	$(BIN)/python -m bench.run $(ARGS)
+
+ablation: $(VENV)/.dev $(VENV)/.product  ## what each part of the scheduler is worth, into docs/ablation.md
+	$(BIN)/python -m bench.ablation $(ARGS) >docs/ablation.md.new && mv docs/ablation.md.new docs/ablation.md
 
 vllm-compare:  ## the simulator's engine beside vLLM's scheduler; installs vLLM into a folder of its own
 	sh bench/vllm_scheduler/run.sh $(ARGS)

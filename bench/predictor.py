@@ -19,10 +19,11 @@ from typing import NamedTuple, TypeVar
 from fairlane.core.values import Usage
 from fairlane.lab import trained
 from fairlane.lab.records import Record, read
-from fairlane.predict import hints, state
+from fairlane.predict import state
 from fairlane.predict.asked import Asked
 from fairlane.predict.estimate import Estimate, Estimator, PromptSize
 from fairlane.predict.predictor import LengthModel, Predictor
+from fairlane.predict.trained import hints
 from fairlane.sim.load.workload import REFERENCE
 
 PASSES = 5

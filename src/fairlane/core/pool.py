@@ -25,7 +25,7 @@ class PoolScheduler:
     """Waiting and running requests of one pool."""
 
     def __init__(self, spec: PoolSpec, policy: Policy, make_limit: Callable[[Engine], Limit], now: float) -> None:
-        self.name = spec.name
+        self.name, self.holds = spec.name, spec.holds
         self.order = policy.classes
         clocks = [Clock()] * len(spec.classes) if policy.tenants.shared_clock else [Clock() for _ in spec.classes]
         self.queues = [ClassQueue(c, policy.tenants, clock, now) for c, clock in zip(spec.classes, clocks, strict=True)]
@@ -248,12 +248,10 @@ class PoolScheduler:
 
     def _note_bypass(self, head: Request, cost: int, now: float) -> None:
         head.bypassed += cost
-        bound = 2.0 * self.queues[head.rank].cost_max
-        rate = self.rate.per_s(now)
+        bound, rate, places = 2.0 * self.queues[head.rank].cost_max, self.rate.per_s(now), self.places
         if rate is not None:
             bound = min(bound, rate * (head.deadline - now) / 2)
-        places = self.places
-        if head.bypassed < bound or places.held_for == head.rank:
+        if head.bypassed < bound or places.held_for == head.rank or not self.holds:
             return
         if places.held_for is None or (self.order.is_owed(head.rank) and not self.order.is_owed(places.held_for)):
             places.hold(head)

@@ -78,6 +78,7 @@ class PoolSpec:
     classes: tuple[PriorityClass, ...]
     engines: tuple[Engine, ...]
     policy: str = "gmp"
+    holds: bool = True  # an engine may be held for a head that fits nowhere
 
 
 class Usage(NamedTuple):

@@ -38,6 +38,8 @@ class Setup:
     brownouts: tuple[Phase, ...] = ()  # engines work `factor` times as long at each step
     overload: Phase | None = None  # the time of trouble, for which recovery is timed
     fast_lane: bool = False  # kept for short requests on each engine
+    short_first: bool = True  # inside a tenant
+    holds: bool = True
     forecast: Forecast = Forecast.LEARNED
     forecast_error: float = 1.0  # predictions are off by up to this factor, both ways
     warmup_s: float = 60.0
@@ -89,7 +91,10 @@ def _engine(setup: Setup, index: int) -> Engine:
 def make_scheduler(setup: Setup) -> Scheduler:
     """The production scheduler over the run's engines, all up."""
     engines = tuple(_engine(setup, index) for index in range(setup.engines))
-    spec = PoolSpec(POOL, classes(shed=setup.shed), engines, setup.policy)
+    kinds = classes(shed=setup.shed)
+    if not setup.short_first:
+        kinds = tuple(replace(one, short_first_s=0.0) for one in kinds)
+    spec = PoolSpec(POOL, kinds, engines, setup.policy, setup.holds)
     scheduler = Scheduler([spec], lambda pool: plugins.policy(pool.policy, pool.classes), plugins.engine_limit, 0.0)
     for engine in engines:
         scheduler.engine_report(POOL, engine.name, up=True)
