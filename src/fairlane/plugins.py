@@ -17,6 +17,7 @@ ENGINE_ADAPTERS = {
     "embedded": "fairlane.engines.llamacpp:LlamaCpp",
     "llamacpp": "fairlane.engines.llamacpp:LlamaCpp",
     "openai": "fairlane.engines.openai:OpenAI",
+    "simulated": "fairlane.engines.simulated:Simulated",
 }
 POLICIES = {
     "gmp": "fairlane.policies.gmp:policy",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fairlane.engines.adapter import Adapter, Report
 from fairlane.engines.llamacpp import LlamaCpp
 from fairlane.engines.openai import OpenAI
+from fairlane.engines.simulated import Simulated
 from tests.engines.record import LOADING, page
 
 HEALTH, PROPS, MODELS = page("health.json"), page("props.json"), page("models.json")
@@ -59,6 +60,27 @@ OPENAI = {
     "data of another type": ([(200, b'{"data":{"id":"m"}}')], Report(healthy=True)),
 }
 
+SIMULATED = {
+    "as it is": (
+        [(200, b'{"object":"list","data":[{"id":"m","max_model_len":1024,"max_num_seqs":256}]}')],
+        Report(healthy=True, slots=256, context=1024, models=("m",)),
+    ),
+    "another server": ([(200, VLLM)], Report(healthy=True, context=2048, models=("m", "m-lora"))),
+    "a bare list": ([(200, b'[{"id":"a"}]')], Report(healthy=True, models=("a",))),
+    "slots of another type": ([(200, b'{"data":[{"id":"m","max_num_seqs":"8"}]}')], Report(healthy=True, models=("m",))),
+    "no such page": ([(404, b"")], Report(healthy=True)),
+    "deep": ([(200, DEEP)], Report(healthy=True)),
+    "not reached": ([(0, b"")], Report(healthy=False, problem="not reached")),
+    "no answers": ([], Report(healthy=False, problem="not reached")),
+}
+
+
+@pytest.mark.parametrize("case", SIMULATED)
+def test_simulated(case: str) -> None:
+    """The simulated engine's slots are read beside what every server of the API tells."""
+    answers, report = SIMULATED[case]
+    assert Simulated().read(answers) == report
+
 
 @pytest.mark.parametrize("case", LLAMACPP)
 def test_llamacpp(case: str) -> None:
@@ -74,18 +96,16 @@ def test_openai(case: str) -> None:
     assert OpenAI().read(answers) == report
 
 
+KEYS = ["data", "id", "max_num_seqs", "total_slots", "default_generation_settings", "n_ctx", "model_alias"]
 json_value = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: (
-        st.lists(inner)
-        | st.dictionaries(st.sampled_from(["data", "id", "total_slots", "default_generation_settings", "n_ctx", "model_alias"]), inner)
-    ),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(KEYS), inner),
     max_leaves=10,
 )
 body = st.binary() | json_value.map(lambda value: json.dumps(value).encode())
 
 
-@pytest.mark.parametrize("adapter", [LlamaCpp(), OpenAI()], ids=lambda adapter: adapter.kind)
+@pytest.mark.parametrize("adapter", [LlamaCpp(), OpenAI(), Simulated()], ids=lambda adapter: adapter.kind)
 @given(data=st.data())
 def test_no_answer_raises(adapter: Adapter, data: st.DataObject) -> None:
     """Whatever an engine sends, an adapter gives a report, whose numbers can be used as they are."""

@@ -46,11 +46,6 @@ CASES: dict[str, Case] = {
         "kind: vllm",
         ["9: pools[0].engines[0].kind: 'vllm' is not available in this version (use kind 'openai' for it)"],
     ),
-    "later_kind_simulated": (
-        "kind: embedded",
-        "kind: simulated",
-        ["10: pools[0].engines[1].kind: 'simulated' is not available in this version"],
-    ),
     "unknown_policy": (
         "policy: gmp",
         "policy: strct",

@@ -73,6 +73,7 @@ CASES: dict[str, Case] = {
             "9: pools[0].engines[0].api_key: an engine of kind 'embedded' has no api_key",
         ],
     ),
+    "simulated_without_url": ("kind: embedded", "kind: simulated", ["10: pools[0].engines[1].url: is required for kind 'simulated'"]),
     "openai_without_url": ("kind: embedded", "kind: openai", ["10: pools[0].engines[1].url: is required for kind 'openai'"]),
     "model_file_of_a_remote_engine": (
         "kind: openai",

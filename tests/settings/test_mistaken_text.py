@@ -60,7 +60,7 @@ CASES: dict[str, Case] = {
     "secret_as_a_kind": (
         "kind: embedded",
         'kind: "${ENGINE_KEY}"',
-        ["10: pools[0].engines[1].kind: must be 'embedded', 'llamacpp' or 'openai', not the text '${ENGINE_KEY}'"],
+        ["10: pools[0].engines[1].kind: must be 'embedded', 'llamacpp', 'openai' or 'simulated', not the text '${ENGINE_KEY}'"],
     ),
     "url_with_password": (
         "http://127.0.0.1:9",

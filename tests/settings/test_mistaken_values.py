@@ -4,6 +4,7 @@ import pytest
 
 from tests.settings.spoil import A, Case, check
 
+KINDS = "'embedded', 'llamacpp', 'openai' or 'simulated'"
 CASES: dict[str, Case] = {
     "no_workers": ("  drain_s: 60", "  workers: 0", ["3: server.workers: must be at least 1, not 0"]),
     "seconds_as_text": (
@@ -92,7 +93,7 @@ CASES: dict[str, Case] = {
     "unknown_kind": (
         "kind: openai",
         "kind: opnai",
-        ["9: pools[0].engines[0].kind: must be 'embedded', 'llamacpp' or 'openai', not the text 'opnai' (did you mean 'openai'?)"],
+        [f"9: pools[0].engines[0].kind: must be {KINDS}, not the text 'opnai' (did you mean 'openai'?)"],
     ),
     "address_without_host": ("127.0.0.1:8080", "':8080'", ["2: server.listen: must be HOST:PORT, such as 127.0.0.1:8080"]),
     "address_without_port": ("127.0.0.1:8080", "localhost", ["2: server.listen: must be HOST:PORT, such as 127.0.0.1:8080"]),

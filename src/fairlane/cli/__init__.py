@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from fairlane import __version__
 from fairlane.errors import FairlaneError
 
-COMMANDS = ("serve", "check", "hash_key", "simulate", "predict")
+COMMANDS = ("serve", "check", "hash_key", "simulate", "engine", "predict")
 
 
 def main(argv: list[str] | None = None) -> int:

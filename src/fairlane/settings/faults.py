@@ -18,7 +18,7 @@ LATER_KEYS = frozenset({"store", "price_per_hour", "fair_by_user"})
 """Keys of later versions: refused like any other, but not as a misspelling."""
 
 LATER_VALUES: Mapping[str, frozenset[str]] = {
-    "kind": frozenset({"simulated", "vllm", "sglang", "tgi"}),
+    "kind": frozenset({"vllm", "sglang", "tgi"}),
 }
 
 _KEYS = {pattern: keys_of(section) for pattern, section in SECTIONS}

@@ -84,9 +84,9 @@ class EngineSettings(Section):
     """One inference server of a pool."""
 
     name: Name = Field(description="Name in metrics, logs and state; unique among all engines.")
-    kind: Literal["embedded", "llamacpp", "openai"] = Field(
+    kind: Literal["embedded", "llamacpp", "openai", "simulated"] = Field(
         description="`embedded`: a llama.cpp server that Fairlane starts itself; `llamacpp`: one that runs already; "
-        "`openai`: any server of the OpenAI API."
+        "`openai`: any server of the OpenAI API; `simulated`: one without a model, from `fairlane engine`."
     )
     url: Annotated[EngineUrl | None, Derived("none for `embedded`, else required")] = Field(
         default=None, description="Base URL, with or without `/v1`, such as `http://10.0.0.5:8000`; an embedded engine finds its own."
