@@ -1,6 +1,7 @@
 """Compiles the hot path when a wheel is built: mypyc turns the very same files into C extensions, which Python prefers.
 
-FAIRLANE_COMPILE=0 leaves it out, FAIRLANE_COMPILE=1 insists. Unset, it is done where a C compiler and Python's headers are found.
+FAIRLANE_COMPILE=0 leaves it out, FAIRLANE_COMPILE=1 insists. Unset, it is done where a C compiler and Python's headers are found, and
+left out where it fails.
 The folders are named in pyproject.toml; see docs/decisions/0009.
 """
 
@@ -57,7 +58,14 @@ class CustomBuildHook(BuildHookInterface[Any]):
             self.app.display_warning(f"not compiled: {missing}; Fairlane runs, and takes about twice the CPU time for a request")
             return
         self._built = tempfile.TemporaryDirectory(prefix="fairlane-build-")
-        for extension in self._compile(Path(self._built.name)):
+        try:
+            extensions = self._compile(Path(self._built.name))
+        except (Exception, SystemExit) as error:
+            if choice == "1":
+                raise
+            self.app.display_warning(f"not compiled, because compiling failed ({error!r}); {CHOICE}=1 shows why")
+            return
+        for extension in extensions:
             build_data["force_include"][str(extension)] = str(extension.relative_to(self._built.name))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

@@ -8,6 +8,7 @@ if [ "${FAIRLANE_COMPILE:-}" = 0 ]; then
 elif [ -n "$missing" ]; then
     echo "installing Fairlane as source: $missing. It runs the same, and a request takes about twice the CPU time." >&2
 else
-    echo "compiling Fairlane: about a minute, once" >&2
+    echo "compiling Fairlane: about a minute, once (FAIRLANE_COMPILE=0 leaves it out)" >&2
 fi
 "$1/bin/pip" install --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall -q .
+"$1/bin/fairlane" --version >&2

@@ -54,8 +54,22 @@ def test_a_second_signal_sheds_what_waits_and_cuts_what_runs(stub: Stub, gateway
     assert not cut.whole
     assert gateway.process.wait(5) == 0
     assert lines(gateway, "stopped")[0]["cut_off"] == 1
-    outcomes = {(line["outcome"], line["reason"]) for line in lines(gateway, "request")}
-    assert outcomes == {("evicted", "draining"), ("cancelled", None)}
+    outcomes = {(line["status"], line["outcome"], line["reason"]) for line in lines(gateway, "request")}
+    assert outcomes == {(503, "evicted", "draining"), (200, "failed", "draining")}
+
+
+def test_what_is_cut_off_before_its_answer_is_logged_with_what_it_got(stub: Stub, gateway: Gateway) -> None:
+    """A running request that has no answer yet gets 503 at the second signal, and the log says the same."""
+    stub.plan = Plan(held=True)
+    running = gateway.open(chat("hi"))
+    gateway.wait_for(running=1)
+    gateway.process.send_signal(signal.SIGINT)
+    until(lambda: gateway.admin("/readyz")[0] == 503, "draining has begun", 2)
+    gateway.process.send_signal(signal.SIGINT)
+    answer = running.finish()
+    assert (answer.status, answer.code) == (503, "draining")
+    assert gateway.process.wait(5) == 0
+    assert [(line["status"], line["outcome"], line["reason"]) for line in lines(gateway, "request")] == [(503, "failed", "draining")]
 
 
 def test_the_log_tells_a_silent_engine_from_a_broken_one(stub: Stub, tmp_path: Path) -> None:

@@ -150,7 +150,8 @@ def _within_descriptors(settings: Settings, log: Log) -> Settings:
     fits = (most - SPARE_DESCRIPTORS) // 2
     if most == resource.RLIM_INFINITY or settings.server.max_connections <= fits:
         return settings
-    log.warning("max_connections", configured=settings.server.max_connections, used=fits, descriptors=most)
+    if "max_connections" in settings.server.model_fields_set or fits < settings.server.max_connections // 2:
+        log.warning("max_connections", configured=settings.server.max_connections, used=fits, descriptors=most)
     return settings.model_copy(update={"server": settings.server.model_copy(update={"max_connections": fits})})
 
 

@@ -38,6 +38,7 @@ class Admission:
         self.time = time.monotonic  # a loop's own clock may stand still while it is busy
         self.holders: dict[int, Holder] = {}
         self.draining = False
+        self.cutting = False  # what is given up from now on is our doing, not the client's
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0

@@ -123,8 +123,10 @@ class Gateway:
     async def stop(self) -> None:
         """Refuses new requests and lets what waits and runs end within `drain_s`, or until `hurry` is set; cuts off the rest."""
         self.admission.draining = True
-        if self._server is not None:
-            self._server.close()
+        if self._server is None:  # nobody was ever listened to
+            await self._end_tasks()
+            return
+        self._server.close()
         drain_s = self.settings.server.drain_s
         self.log.info("draining", seconds=drain_s, running=self._running(), waiting=self.scheduler.queued)
         closing = self.loop.create_task(self.http.close(drain_s + FAREWELL_S))
@@ -134,6 +136,7 @@ class Gateway:
         cut = 0
         if not closing.done():
             cut = self._running()
+            self.admission.cutting = True
             self.admission.evict_all(Reason.DRAINING)
             await asyncio.sleep(0)
             self.http.refuse_unanswered(answers.refusal(Refused(Reason.DRAINING)))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.core.request import Request
 from fairlane.core.values import Outcome, Usage
-from fairlane.errors import Reason, Refused
+from fairlane.errors import RULES, Reason, Refused
 from fairlane.gateway.answers import refusal
 from fairlane.gateway.calls.body import Call, rewrite
 from fairlane.gateway.links import EngineLink
@@ -120,7 +120,11 @@ class Run:
             if relay is not None and link is not None:
                 relay.abandon()
                 self._settle(link, relay, Outcome.CANCELLED)
-            self._trail.outcome = Outcome.CANCELLED
+            trail = self._trail
+            if self._proxy.admission.cutting:
+                trail.outcome, trail.reason, trail.status = Outcome.FAILED, Reason.DRAINING, trail.status or RULES[Reason.DRAINING].status
+            else:
+                trail.outcome = Outcome.CANCELLED
             self._end(Outcome.CANCELLED)
         except Exception as error:  # noqa: BLE001 - the place must be freed all the same
             self._fail(error)

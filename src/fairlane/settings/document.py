@@ -40,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 class _Core12(_Parser):
     """Resolves plain scalars by the YAML 1.2 core schema."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's own shape)
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own shape)
 
 
 for _kind, _pattern, _first in (
