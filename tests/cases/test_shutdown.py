@@ -69,7 +69,7 @@ def test_what_is_cut_off_before_its_answer_is_logged_with_what_it_got(stub: Stub
     answer = running.finish()
     assert (answer.status, answer.code) == (503, "draining")
     assert gateway.process.wait(5) == 0
-    assert [(line["status"], line["outcome"], line["reason"]) for line in lines(gateway, "request")] == [(503, "failed", "draining")]
+    assert [(line["status"], line["outcome"], line["reason"]) for line in lines(gateway, "request")] == [(503, "evicted", "draining")]
 
 
 def test_the_log_tells_a_silent_engine_from_a_broken_one(stub: Stub, tmp_path: Path) -> None:

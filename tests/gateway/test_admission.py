@@ -38,6 +38,9 @@ class Lease:
         """There will be no place."""
         self._decide(refused)
 
+    def cut(self) -> None:
+        """There is no time left."""
+
     async def begin(self) -> None:
         """Ask and wait."""
         self.front.enter(self, self.front.time())

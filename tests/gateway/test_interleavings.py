@@ -193,6 +193,7 @@ FAULTS: dict[str, Step] = {
     "engine is gone": lose_engine,
     "engine sends garbage": says(b"\x00garbage\r\n\r\n"),
     "what waits is shed": lambda world: world.gateway.admission.evict_all(Reason.DRAINING),
+    "the gateway stops": lambda world: world.gateway.admission.cut_all(),
     "everything is cut": lambda world: world.gateway.http.cut(),
 }
 

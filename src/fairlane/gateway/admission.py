@@ -19,7 +19,7 @@ CLOCK_S = 0.001  # a loop's timers count milliseconds and must not fire early
 
 
 class Holder(Protocol):
-    """Who asked for a place. Neither method may raise: what comes after it in the same round would be lost."""
+    """Who asked for a place. None of its methods may raise: what comes after it in the same round would be lost."""
 
     request: Request
 
@@ -28,6 +28,9 @@ class Holder(Protocol):
 
     def shed(self, refused: Refused) -> None:
         """There will be no place."""
+
+    def cut(self) -> None:
+        """There is no time left."""
 
 
 class Admission:
@@ -38,7 +41,6 @@ class Admission:
         self.time = time.monotonic  # a loop's own clock may stand still while it is busy
         self.holders: dict[int, Holder] = {}
         self.draining = False
-        self.cutting = False  # what is given up from now on is our doing, not the client's
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0
@@ -89,6 +91,12 @@ class Admission:
         now = self.time()
         self.scheduler.evict_all(reason, now)
         self.pump(now)
+
+    def cut_all(self) -> None:
+        """Ends everything that runs, too."""
+        self.evict_all(Reason.DRAINING)
+        for holder in [*self.holders.values()]:
+            holder.cut()
 
     def pump(self, now: float) -> None:
         """Carries out all decisions that are due, and sleeps until the next. What a decision leads to is part of the same round."""

@@ -136,8 +136,7 @@ class Gateway:
         cut = 0
         if not closing.done():
             cut = self._running()
-            self.admission.cutting = True
-            self.admission.evict_all(Reason.DRAINING)
+            self.admission.cut_all()
             await asyncio.sleep(0)
             self.http.refuse_unanswered(answers.refusal(Refused(Reason.DRAINING)))
             await asyncio.wait((closing,), timeout=FAREWELL_S)

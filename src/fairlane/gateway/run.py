@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.core.request import Request
 from fairlane.core.values import Outcome, Usage
-from fairlane.errors import RULES, Reason, Refused
+from fairlane.errors import Reason, Refused
 from fairlane.gateway.answers import refusal
 from fairlane.gateway.calls.body import Call, rewrite
 from fairlane.gateway.links import EngineLink
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 OWNED_FIELDS = frozenset({"priority", "n_predict"})  # an engine would order by the one, and take the other for the cap
 RECOVER_S = 2.0  # how long a request waits for the only engine to come back, after it could not be reached
-_OK_MAX = 399
+_OK_MAX = 299
+TOKENS_MAX = 1 << 24  # of one request; an engine that tells more is not believed
 _TOKEN_LIMITS = frozenset({Reason.RATE_LIMIT_TOKENS, Reason.REQUEST_OVER_LIMIT})
 
 
@@ -91,6 +92,9 @@ class Run:
             trail = self._trail
             self._started_at = now
             trail.engine = engine
+            if self._exchange.gone:
+                self.abandon()
+                return
             self._link = link = self._proxy.links[self._model.pool, engine]
             connection = link.acquire()
             if connection is None:
@@ -120,13 +124,20 @@ class Run:
             if relay is not None and link is not None:
                 relay.abandon()
                 self._settle(link, relay, Outcome.CANCELLED)
-            trail = self._trail
-            if self._proxy.admission.cutting:
-                trail.outcome, trail.reason, trail.status = Outcome.FAILED, Reason.DRAINING, trail.status or RULES[Reason.DRAINING].status
-            else:
-                trail.outcome = Outcome.CANCELLED
+            self._trail.outcome = Outcome.CANCELLED
             self._end(Outcome.CANCELLED)
         except Exception as error:  # noqa: BLE001 - the place must be freed all the same
+            self._fail(error)
+
+    def cut(self) -> None:
+        """The gateway stops: what the engine has done until now is settled, and the client is told, or sees the break."""
+        try:
+            relay, link = self._relay, self._link
+            if relay is not None and link is not None and not self._over:
+                relay.abandon()
+                self._settle(link, relay, Outcome.CANCELLED)
+            self._break_off(Reason.DRAINING)
+        except Exception as error:  # noqa: BLE001 - the others are to be cut, too
             self._fail(error)
 
     # The connection.
@@ -243,7 +254,7 @@ class Run:
             self._proxy.metrics.engine_failed(link.name, relay.failure)
             self._settle(link, relay, Outcome.FAILED)
             trail.reason = reason = Reason.ENGINE_TIMEOUT if relay.failure == "timeout" else Reason.ENGINE_FAILED
-            if not relay.started:
+            if not self._exchange.started:
                 self._refuse(Refused(reason))
                 return
         elif relay.refused or relay.status > _OK_MAX:
@@ -310,17 +321,21 @@ class Run:
     def _fail(self, error: Exception) -> None:
         """A mistake of ours: this request ends, and nothing else."""
         self._proxy.on_error(self._exchange, error)
+        self._break_off(Reason.INTERNAL)
+
+    def _break_off(self, reason: Reason) -> None:
+        """Gives the client an error answer of ours, or a visible break if it has a part of the engine's."""
         if self._over:
             return
         if self._relay is not None:
             self._relay.abandon()
         if self._exchange.started:
-            self._trail.reason, self._trail.outcome = Reason.INTERNAL, Outcome.FAILED
+            self._trail.reason, self._trail.outcome = reason, Outcome.FAILED
             self._exchange.abort()
             self._end(Outcome.FAILED)
         else:
             self._exchange.keep_alive = False
-            self._refuse(Refused(Reason.INTERNAL))
+            self._refuse(Refused(reason))
 
     def _end(self, outcome: Outcome) -> None:
         """Frees what is left and tells of the request, once."""
@@ -337,11 +352,11 @@ class Run:
 
 
 def _reported(usage: Mapping[str, Any]) -> Usage:
-    """An engine's usage object; what is missing or no number counts as 0."""
+    """An engine's usage object; what is missing, no number or beyond all reason counts as 0."""
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     return Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _count(cached))
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value <= TOKENS_MAX else 0

@@ -6,6 +6,7 @@ when nobody wants it any more; back-pressure goes the same way, through `flow`.
 """
 
 import asyncio
+import select
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -74,6 +75,7 @@ class Wire(Protocol):
     lost: bool
     behind: bool  # something that was written has not left yet
     paused: bool  # that is so much that the source has to wait
+    stopped: bool  # nothing is read, so a client that leaves is not heard
     flushes: list[tuple["Exchange", Callable[[], None]]]  # whom to call when nothing is behind, or the connection lost
 
     def fell_behind(self) -> None:
@@ -133,8 +135,9 @@ class Exchange:
 
     @property
     def gone(self) -> bool:
-        """The client's connection is lost: nothing that is written now arrives."""
-        return self._wire.lost
+        """The client has left: nothing that is written now arrives."""
+        wire = self._wire
+        return wire.lost or (wire.stopped and _has_left(wire.transport))
 
     @property
     def paused(self) -> bool:
@@ -271,3 +274,10 @@ class Exchange:
         if head and not self._wire.lost:
             self._unsent_head = b""
             self._wire.transport.write(head)
+
+
+def _has_left(transport: asyncio.Transport) -> bool:
+    """Whether the other side has closed, behind whatever it sent before."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))

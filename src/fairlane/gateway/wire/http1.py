@@ -131,6 +131,7 @@ class ServerProtocol(asyncio.Protocol):
         "lost",
         "paused",
         "peer",
+        "stopped",
         "transport",
     )
 
@@ -149,7 +150,7 @@ class ServerProtocol(asyncio.Protocol):
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self.lost = self.behind = self.paused = False
+        self.lost = self.behind = self.paused = self.stopped = False
 
     # What the transport tells.
 
@@ -275,6 +276,7 @@ class ServerProtocol(asyncio.Protocol):
             elif self._held and not reader.deaf:
                 held = bytes(self._held)
                 self._held.clear()
+                self.stopped = False
                 self.transport.resume_reading()
                 reader.feed(held)
             else:
@@ -314,9 +316,10 @@ class ServerProtocol(asyncio.Protocol):
             self._watch(server.header_s)
 
     def _hold(self, data: bytes) -> None:
-        """Keep pipelined bytes for later. With too many reading stops, and only a failed write shows that the client left."""
+        """Keep pipelined bytes for later. With too many reading stops, and only the socket knows whether the client left."""
         self._held += data
         if len(self._held) > HELD_BYTES:
+            self.stopped = True
             self.transport.pause_reading()
 
     def _discard(self, size: int) -> None:

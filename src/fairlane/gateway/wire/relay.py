@@ -17,7 +17,7 @@ dropped by the client's side of the wire.
 import re
 from collections import deque
 from collections.abc import Callable
-from json import JSONDecodeError, JSONDecoder
+from json import JSONDecoder
 from typing import Any
 
 import orjson
@@ -36,6 +36,11 @@ BROKEN_OFF = (
     b'"code":"engine_failed"}}\n\n'
 )
 
+_UNTOLD = (
+    b'{"error":{"message":"The engine answered with an error that cannot be told.","type":"server_error","param":null,'
+    b'"code":"engine_failed"}}'
+)
+_NO_ANSWERS = frozenset((204, 205, *range(300, 400)))  # statuses that no engine answers a request with; a redirect is not followed
 _LAST_USAGE = re.compile(rb'.*"usage"\s*:\s*(?=\{)', re.DOTALL)
 _DECODER = JSONDecoder()
 
@@ -148,6 +153,10 @@ class Relay:
         """Start the client's answer, or hold the head of an event stream back."""
         self._attached = not last
         status = head.status
+        if status in _NO_ANSWERS:
+            self._detach()
+            self.failed("garbage", unsent=False)
+            return
         if self._stream and head.events:
             self._meter = StreamMeter()
             self._unsent_head = head.lines + head.unbuffered
@@ -207,8 +216,8 @@ class Relay:
         """Give the client an answer that came whole."""
         lines += self._extra_headers(status)
         self.first_byte_at = self._connection.heard_at
-        self.status = status
         self._exchange.respond(status, lines, body)
+        self.status = status
         if status == 200:
             self.usage = _usage_of(body)
         self.completed = True
@@ -221,8 +230,8 @@ class Relay:
         self.first_byte_at = connection.heard_at
         if self._attached:
             connection.limit_s = self._idle_s
-        self.status = status
         self._exchange.start(status, lines, length)
+        self.status = status
 
     def _may_open(self, meter: StreamMeter, data: bytes, *, last: bool) -> bool:
         """Hold a piece back until the first data event is complete, and then begin, or turn an error into an answer."""
@@ -247,8 +256,8 @@ class Relay:
         status = _error_status(error)
         lines = JSON + self._extra_headers(status)
         self.refused = True
+        self._exchange.respond(status, lines, _rewritten(error))
         self.status = status
-        self._exchange.respond(status, lines, orjson.dumps(error))
         self._end()
 
     @staticmethod
@@ -345,9 +354,17 @@ def _last_usage(tail: bytes) -> dict[str, Any] | None:
         return None
     try:
         usage, _ = _DECODER.raw_decode(tail[match.end() :].decode("utf-8", "replace"))
-    except (JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # a number may have too many digits
         return None
     return usage if isinstance(usage, dict) else None
+
+
+def _rewritten(error: dict[str, Any]) -> bytes:
+    """The error object as JSON; what can be read may be nested too deep to be written."""
+    try:
+        return orjson.dumps(error)
+    except TypeError:
+        return _UNTOLD
 
 
 def _error_status(event: dict[str, Any]) -> int:

@@ -16,7 +16,7 @@ import orjson
 LINE_BYTES = 256 * 1024  # of one line, or of one event's data, that are kept; what is longer is counted, not read
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
-_EVENT_END = re.compile(rb"\n\n|\r\n\r\n|\r\r")
+_EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n|\Z)){2}|\r\r")  # a lone \r at the end may be half of a \r\n
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _DONE = (b"data: [DONE]\n\n", b"data:[DONE]\n\n")
 _BOM = b"\xef\xbb\xbf"

@@ -49,7 +49,7 @@ class Nowhere:
 
     transport: asyncio.Transport
     peer = ""
-    lost = behind = paused = False
+    lost = behind = paused = stopped = False
     flushes: list[tuple[Exchange, Callable[[], None]]]
 
     def fell_behind(self) -> None:
