@@ -298,3 +298,33 @@ def test_of_many_answers_of_a_known_tenant_one_in_a_gap_is_learned() -> None:
     assert [learn("t", 1.0) for _ in range(SETTLED)] == list(range(1, SETTLED + 1))
     assert [learn("t", now) for now in (1.0, 1.009, 1.011, 1.012, 1.03)] == [SETTLED + n for n in (0, 0, 1, 1, 2)]
     assert learn("other", 1.03) == 1
+
+
+def test_a_template_is_heard_once_it_has_come_back() -> None:
+    """Templates that are each used once make no histograms; one that comes again and again is told apart from them."""
+    estimator = Estimator()
+    prompt = PromptSize(400)
+
+    def answer(template: int, output: int) -> Estimate:
+        estimate = estimator.estimate("t", "m", prompt, None, 1, template=template)
+        estimator.learn("t", "m", prompt, estimate, Usage(100, output), complete=True)
+        return estimate
+
+    for template in range(100, 2_000):
+        answer(template, 800)
+    known = len(estimator.lengths.histograms.levels.nodes)
+    assert known < 20
+    assert answer(1, 10).output_tokens > 500
+    for _ in range(80):  # a prediction is kept until a sixteenth of what is known of the tenant is new
+        answer(1, 10)
+    assert answer(1, 10).output_tokens < 100
+    assert answer(3_000, 800).output_tokens > 500
+    assert len(estimator.templates) <= module.TEMPLATES_MAX
+
+
+def test_templates_fill_no_memory() -> None:
+    """However many there are, a bounded number is counted."""
+    estimator = Estimator()
+    for template in range(1, 3 * module.TEMPLATES_MAX):
+        estimator.learn("t", "m", PromptSize(4), Estimate(1, 0, 1, template=template), Usage(1, 0), complete=True)
+    assert len(estimator.templates) <= module.TEMPLATES_MAX

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairlane.core.values import Usage
 from fairlane.errors import SettingsError
 from fairlane.predict.estimate import Estimator, PromptSize
-from fairlane.predict.state import dump, load
+from fairlane.predict.state import dump, load, pieces
 
 PROMPT = PromptSize.of("x" * 400)
 
@@ -69,6 +69,43 @@ def test_learning_goes_on_after_a_restart() -> None:
             asked = estimator.estimate("a", "m", PROMPT, None, 1, previous=50, idle_s=5.0)
             estimator.learn("a", "m", PROMPT, asked, Usage(130, 20 + place), complete=True, now=1e6 + 600 + place)
     assert figures(other) == pytest.approx(figures(one), rel=0.03, abs=1)
+
+
+def test_a_state_may_be_made_while_learning_goes_on() -> None:
+    """Between two pieces more is learned, and even forgotten; what comes of it is a whole state all the same."""
+    estimator, taught_since = taught(), 0
+    made = []
+    for piece in pieces(estimator, 1e6 + 600):
+        made.append(piece)
+        for _ in range(3):
+            taught_since += 1
+            asked = estimator.estimate(f"t{taught_since}", "m", PROMPT, None, 1)
+            estimator.learn(f"t{taught_since}", "m", PROMPT, asked, Usage(130, 50), complete=True, now=1e6 + 600 + taught_since)
+    assert taught_since > 200
+    after = Estimator()
+    load("".join(made).encode(), after, 0.0)
+    assert after.estimate("a", "m", PROMPT, None, 1).output_tokens > 1
+
+
+def test_a_piece_is_made_when_its_turn_comes() -> None:
+    """Not all at once when the first is asked for: that would hold everything up."""
+    estimator = taught()
+    before = list(pieces(estimator, 1e6 + 600))
+    last = before.index('},"models":') - 2
+    made = pieces(estimator, 1e6 + 600)
+    for place, piece in enumerate(before[:last]):
+        assert next(made) == piece, place
+    for node in dict(estimator.lengths.histograms.levels.nodes.items()).values():
+        node.learn(1, 2.0, 1e6 + 600)
+    assert next(made) != before[last]
+
+
+def test_templates_are_known_again_after_a_restart() -> None:
+    """A template that had histograms of its own is heard from the first request on, and a new one is not."""
+    after = Estimator()
+    load(dump(taught(), 1e6 + 600), after, 5.0)
+    heard = [after.estimate("a", "m", PROMPT, None, 1, template=template).asked for template in (1, 2)]
+    assert [asked and asked.template for asked in heard] == [1, 0]
 
 
 def spoilt(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,6 +11,11 @@ CASES: dict[str, Case] = {
     "far_from_every_key": ("  drain_s: 60", "  colour: 60", ["3: server.colour: unknown key"]),
     "misspelt_and_elsewhere": ("  drain_s: 60", "  polcy: gmp", ["3: server.polcy: unknown key (did you mean 'scheduling.policy'?)"]),
     "wrong_level_section": ("  drain_s: 60", "  policy: gmp", ["3: server.policy: unknown key (belongs under 'scheduling')"]),
+    "misspelt_file": (
+        "scheduling: {policy: gmp}",
+        "predictor: {state: s}",
+        ["14: predictor.state: unknown key (did you mean 'state_file'?)"],
+    ),
     "wrong_level_top": ("scheduling: {policy: gmp}", "policy: gmp", ["14: policy: unknown key (belongs under 'scheduling')"]),
     "wrong_level_up": ("  drain_s: 60", "  classes: []", ["3: server.classes: unknown key (belongs at the top of the file)"]),
     "wrong_level_many": (

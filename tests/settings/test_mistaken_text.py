@@ -72,6 +72,11 @@ CASES: dict[str, Case] = {
         f"http://127.0.0.1:9/?key={SECRET}",
         ["9: pools[0].engines[0].url: must not have a query or a fragment; a key belongs under api_key"],
     ),
+    "file_name_with_nul": (
+        "scheduling: {policy: gmp}",
+        'predictor: {state_file: "a\\0b"}',
+        ["14: predictor.state_file: must not have control characters"],
+    ),
     "key_for_hash": (
         f'["{A}"]',
         f"[{SECRET}]",

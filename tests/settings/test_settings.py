@@ -37,6 +37,7 @@ classes:
     retry_after_min_s: 0.5
     retry_after_max_s: 0.5
 scheduling: {policy: gmp, input_weight: 2, output_weight: 3}
+predictor: {state_file: s.json, model_file: m.json}
 tenants:
   - name: Zürich 東京
     key_hashes: ["sha256:ABCDEFabcdef0123456789012345678901234567890123456789012345678901"]

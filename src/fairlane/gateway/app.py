@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 import traceback
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from itertools import count
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from fairlane.gateway import answers, embedded
 from fairlane.gateway.admission import Admission
 from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS
 from fairlane.gateway.identity import Caller, Identities
+from fairlane.gateway.knowledge import Knowledge
 from fairlane.gateway.links import EngineLink
 from fairlane.gateway.proxy import Entry, Proxy, forwarded, models, unknown_model
 from fairlane.gateway.view import View
@@ -57,11 +58,7 @@ class Gateway:
             weights=CostWeights(settings.scheduling.input_weight, settings.scheduling.output_weight),
         )
         self.admission = Admission(self.scheduler, self.loop)
-        self.links = {
-            (pool.name, engine.name): EngineLink(pool.name, engine, spec, self._engine_changed, log)
-            for pool in settings.pools
-            for engine, spec in zip(pool.engines, self._specs[pool.name].engines, strict=True)
-        }
+        self.links = dict(self._links())
         classes = tuple(c.name for c in settings.classes)
         self.view = View(self)
         self.metrics = Metrics(
@@ -72,6 +69,7 @@ class Gateway:
         )
         self._models = models(settings)
         self._identities = Identities(settings)
+        self._knowledge = Knowledge(settings.predictor, log)
         self._proxy = Proxy(
             self._identities,
             self._models,
@@ -79,6 +77,7 @@ class Gateway:
             links=self.links,
             admission=self.admission,
             metrics=self.metrics,
+            estimator=self._knowledge.estimator,
             tell=self._tell,
             on_error=self._failed,
         )
@@ -94,6 +93,11 @@ class Gateway:
         self._server: Any = None  # an asyncio.Server, but uvloop's has a list of sockets where asyncio's has a tuple
         self.hurry = asyncio.Event()
 
+    def _links(self) -> Iterator[tuple[tuple[str, str], EngineLink]]:
+        for pool in self.settings.pools:
+            for engine, spec in zip(pool.engines, self._specs[pool.name].engines, strict=True):
+                yield (pool.name, engine.name), EngineLink(pool.name, engine, spec, self._engine_changed, self.log)
+
     async def start(self) -> tuple[str, int]:
         """Listens for clients and begins to watch the engines. Returns the address."""
         for link in self.links.values():
@@ -108,6 +112,7 @@ class Gateway:
             raise EngineError(
                 f"cannot listen on {self.settings.server.listen}: {_why(error)}; choose another address with --listen or server.listen"
             ) from None
+        self._knowledge.start()
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
@@ -142,6 +147,7 @@ class Gateway:
             await asyncio.wait((closing,), timeout=FAREWELL_S)
             self.http.cut()
         await closing
+        await self._knowledge.stop()
         self.log.info("stopped", cut_off=cut)
         await self._end_tasks()
 

@@ -10,22 +10,24 @@ from dataclasses import dataclass
 from itertools import count
 
 from fairlane.core.request import Request
+from fairlane.core.values import Usage
 from fairlane.errors import Reason, Refused
 from fairlane.gateway.admission import Admission
 from fairlane.gateway.answers import allowance, allowance_lines
 from fairlane.gateway.calls.body import CHAT, Call, Route, read
 from fairlane.gateway.identity import Caller, Identities
+from fairlane.gateway.knowledge import Turns
 from fairlane.gateway.links import EngineLink
 from fairlane.gateway.run import Run
 from fairlane.gateway.wire.exchange import Exchange
-from fairlane.predict.estimate import Estimator
+from fairlane.predict.estimate import Estimate, Estimator
 from fairlane.predict.short import ShortRequests
+from fairlane.predict.trained.boosted import Boosted
 from fairlane.settings.model import Settings
 from fairlane.telemetry.metrics import Metrics
 from fairlane.telemetry.trail import Trail
 
 FORWARDED_HEADERS = (b"accept", b"traceparent", b"tracestate")
-LEARN_GAP_S = 0.01  # between two answers of a tenant and model that are learned, where many come
 MODELS_TOLD_MAX = 5  # in a refusal; all of them are at /v1/models
 MODEL_NAME_MAX = 200  # characters of an unknown model's name that are logged
 
@@ -81,15 +83,18 @@ class Proxy:
         links: Mapping[tuple[str, str], EngineLink],
         admission: Admission,
         metrics: Metrics,
+        estimator: Estimator,
         tell: Callable[[Trail], None],
         on_error: Callable[[Exchange, Exception], None],
     ) -> None:
         self.links = links
         self.admission = admission
         self.metrics = metrics
-        self.estimator = Estimator(gap_s=LEARN_GAP_S)
+        self.estimator = estimator
+        self.turns = Turns()
         self.tell = tell
         self.on_error = on_error
+        self._hinted = isinstance(estimator.lengths, Boosted)
         self._identities = identities
         self._models = models
         self._classes = classes
@@ -99,7 +104,7 @@ class Proxy:
 
     def serve(self, exchange: Exchange, route: Route, entry: Entry, trail: Trail) -> None:
         """Takes one request in; raises `Refused` where it does not even ask for a place. Else its `Run` answers it, and tells."""
-        call = read(route, exchange.body)
+        call = read(route, exchange.body, hinted=self._hinted)
         caller, name = entry.caller, call.model
         trail.model = name[:MODEL_NAME_MAX]
         model = self._models.get(name)
@@ -110,7 +115,7 @@ class Proxy:
         if self.admission.draining:
             raise Refused(Reason.DRAINING, retry_after_s=1.0)
         tenant = caller.tenant
-        estimate = self.estimator.estimate(tenant.name, name, call.prompt, call.cap, call.choices, rank=rank)
+        estimate = self._estimate(call, tenant.name, rank, trail.arrived_at)
         said = estimate.prediction
         longest = estimate.prompt_tokens if route is CHAT else estimate.prompt_tokens // call.choices
         request = Request(
@@ -134,6 +139,29 @@ class Proxy:
         run = Run(self, exchange, trail, entry=entry, call=call, model=model, estimate=estimate, request=request)
         exchange.worker = run
         self.admission.enter(run, trail.arrived_at)
+
+    def _estimate(self, call: Call, tenant: str, rank: int, now: float) -> Estimate:
+        shape = call.shape
+        before = self.turns.find(tenant, shape.before)
+        previous, idle_s = (None, None) if before is None else (before.tokens, max(0.0, now - before.at))
+        return self.estimator.estimate(
+            tenant,
+            call.model,
+            call.prompt,
+            call.cap,
+            call.choices,
+            rank=rank,
+            template=shape.template,
+            previous=previous,
+            idle_s=idle_s,
+            hints=shape.hints,
+        )
+
+    def learn(self, request: Request, call: Call, estimate: Estimate, usage: Usage, now: float) -> None:
+        """Takes note of a finished answer, for requests like this one and for the next turn of its conversation."""
+        tenant = request.tenant.name
+        self.estimator.learn(tenant, call.model, call.prompt, estimate, usage, complete=True, now=now)
+        self.turns.note(tenant, call.shape.turn, usage.output_tokens // call.choices, now)
 
     def in_numbers(self, refused: Refused, request: Request, call: Call) -> Refused:
         """A refusal by the caller's limit of tokens that tells the sizes of the request and of the limit."""

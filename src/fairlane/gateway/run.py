@@ -283,10 +283,9 @@ class Run:
         trail.tokens_in, trail.tokens_out = usage.prompt_tokens, usage.output_tokens
         trail.pool, trail.cost = link.pool, self.request.cost
         if outcome is Outcome.COMPLETED and relay.usage is not None:
-            call, short = self._call, self._model.short
-            if short is not None:
-                short.learn(self._estimate.asked, usage.output_tokens)
-            proxy.estimator.learn(self.request.tenant.name, call.model, call.prompt, self._estimate, usage, complete=True, now=now)
+            if self._model.short is not None:
+                self._model.short.learn(self._estimate.asked, usage.output_tokens)
+            proxy.learn(self.request, self._call, self._estimate, usage, now)
         return now
 
     def _usage(self, link: EngineLink, relay: Relay, outcome: Outcome, now: float) -> Usage | None:

@@ -15,6 +15,8 @@ from fairlane.predict.kept import Kept
 from fairlane.predict.predictor import LengthModel, Predictor
 
 FACTORS_MAX = 10_000  # kept of tenants, and as many of models: about 2 MB each
+TEMPLATES_MAX = 10_000  # that are counted: about 2 MB
+TEMPLATE_ANSWERS = 5  # after which a template has histograms of its own: where each request has another, none is worth any
 ANSWERS_MIN = 5  # of a tenant and model, after which their lengths say more than the cap
 SETTLED = 100  # answers of a tenant and model, after which not every one of many needs to be learned
 FACTOR_MAX = 4.0  # the learned factor stays between its reciprocal and this
@@ -59,7 +61,8 @@ class Estimate(NamedTuple):
     """What a request is expected to use, in tokens. `max_tokens` is the most it may hold: its prompt and the caps of its choices.
 
     `limit_tokens` is what rate limits are charged at first: the expectation, or `max_tokens` as long as nothing is known.
-    `cap`, `asked` and `prediction` are of one choice; the last two are None where no output is generated.
+    `cap`, `asked` and `prediction` are of one choice; the last two are None where no output is generated. `template` is the
+    request's own, also where too little is known of it to ask for it.
     """
 
     prompt_tokens: int
@@ -70,6 +73,7 @@ class Estimate(NamedTuple):
     cap: int | None = None
     asked: Asked | None = None
     prediction: Prediction | None = None
+    template: int = 0
 
 
 class Factor:
@@ -94,6 +98,15 @@ class Factor:
         self.log += error * max(FACTOR_GAIN_MIN, 1 / self.samples)
 
 
+class Sightings:
+    """How many answers of a template were seen."""
+
+    __slots__ = ("answers",)
+
+    def __init__(self) -> None:
+        self.answers = 0
+
+
 class Estimator:
     """Estimates requests and learns from their usage. Deterministic; memory is bounded, the longest unused is forgotten.
 
@@ -101,13 +114,14 @@ class Estimator:
     time is learned: hundreds a second say no more than some of them.
     """
 
-    __slots__ = ("_gap_s", "lengths", "models", "tenants")
+    __slots__ = ("_gap_s", "lengths", "models", "templates", "tenants")
 
     def __init__(self, lengths: LengthModel | None = None, *, gap_s: float = 0.0) -> None:
         self._gap_s = gap_s
         self.lengths: LengthModel = Predictor() if lengths is None else lengths
         self.tenants: Kept[tuple[str, str], Factor] = Kept(FACTORS_MAX)
         self.models: Kept[str, Factor] = Kept(FACTORS_MAX)
+        self.templates: Kept[tuple[str, str, int], Sightings] = Kept(TEMPLATES_MAX)
 
     def estimate(
         self,
@@ -131,12 +145,14 @@ class Estimator:
         prompt_tokens = max(1, math.ceil(text) + prompt.ids + prompt.extra)
         if cap == 0:
             return Estimate(prompt_tokens, 0, prompt_tokens, choices, prompt_tokens, cap)
-        asked = Asked(tenant, model, rank, template, max(1, prompt_tokens // choices), previous, idle_s, hints)
+        heard = template if template and self._is_known(tenant, model, template) else 0
+        asked = Asked(tenant, model, rank, heard, max(1, prompt_tokens // choices), previous, idle_s, hints)
         said = self.lengths.predict(asked, cap)
         output_tokens = said.mean * choices
         most = output_tokens if cap is None else cap * choices
         reserved = output_tokens if said.answers >= ANSWERS_MIN else most
-        return Estimate(prompt_tokens, output_tokens, prompt_tokens + most, choices, prompt_tokens + reserved, cap, asked, said)
+        limit_tokens = prompt_tokens + reserved
+        return Estimate(prompt_tokens, output_tokens, prompt_tokens + most, choices, limit_tokens, cap, asked, said, template)
 
     def learn(
         self, tenant: str, model: str, prompt: PromptSize, estimate: Estimate, usage: Usage, *, complete: bool, now: float = 0.0
@@ -155,9 +171,15 @@ class Estimator:
         if log_ratio is not None:
             own.learn(log_ratio)
             self.models.use(model, Factor).learn(log_ratio)
+        if estimate.template:
+            self.templates.use((tenant, model, estimate.template), Sightings).answers += 1
         if estimate.asked is not None and estimate.prediction is not None:
             tokens = round(usage.output_tokens / estimate.choices)
             self.lengths.learn(estimate.asked, estimate.cap, estimate.prediction, tokens, now)
+
+    def _is_known(self, tenant: str, model: str, template: int) -> bool:
+        seen = self.templates.find((tenant, model, template))
+        return seen is not None and seen.answers >= TEMPLATE_ANSWERS
 
     def _factor(self, tenant: str, model: str) -> float:
         """The tenant's own factor, mixed with its model's by how much is known of the tenant."""

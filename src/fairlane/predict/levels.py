@@ -6,6 +6,7 @@ Values are told in quarters of bins and no finer, so that like requests share a 
 """
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -25,6 +26,8 @@ QUARTERS = 4
 _SMALL = 1e-4  # chance below which a surprise does not grow
 _BIN: Final = -1  # stands in a key before the number of a bin, where nothing else is negative
 _PAUSES = 16  # numbers of bins for each turn: its own, and those of the pauses after it
+
+_TEMPLATE_KEY: Final = ("", "", 0)
 
 Key = tuple[str | int, ...]
 Stem = tuple[str, int, str, int, int]  # model, class, tenant, template, size of prompt
@@ -173,6 +176,13 @@ class Levels:
             nodes = [tenant if level == TENANT else self.nodes.use(key, Lengths) for level, key in enumerate(keys)]
             chain = self._chains[stem] = Chain(tuple(nodes), tenant, self.bins_to_learn(keys[TEMPLATE]))
         return chain
+
+    def templates(self) -> Iterator[tuple[str, str, int]]:
+        """Model, tenant and template of the histograms of templates; what follows an answer counts as its template."""
+        for key, _ in self.nodes.items():  # noqa: PERF102 - no dictionary
+            model, tenant, template = key if len(key) == len(_TEMPLATE_KEY) else _TEMPLATE_KEY
+            if isinstance(model, str) and isinstance(tenant, str) and isinstance(template, int) and template > 1:
+                yield model, tenant, template >> 1
 
     def bins(self, stem: Key) -> Bins:
         """The bins of the turns of a template, or of the guesses for a model."""

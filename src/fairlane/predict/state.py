@@ -6,11 +6,11 @@ starts anew does no harm. What does not match is refused as a whole, before anyt
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from fairlane.errors import SettingsError
-from fairlane.predict.estimate import FACTOR_MAX, FACTORS_MAX, Estimator, Factor
+from fairlane.predict.estimate import FACTOR_MAX, FACTORS_MAX, TEMPLATE_ANSWERS, TEMPLATES_MAX, Estimator, Factor, Sightings
 from fairlane.predict.histogram import BUCKETS, Lengths
 from fairlane.predict.kept import Kept
 from fairlane.predict.levels import HISTOGRAMS_MAX, PRIORS, TRUST_MAX, Key, Tenant
@@ -20,22 +20,33 @@ FORMAT = "fairlane-lengths"
 VERSION = 1
 
 Document = dict[str, Any]
+Row = list[Any]
 _T = TypeVar("_T")
 _L = TypeVar("_L", bound=Lengths)
 
 
 def dump(estimator: Estimator, now: float) -> bytes:
     """All that an estimator has learned, as of `now` in the seconds that it was taught with."""
-    return json.dumps(
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "lengths": lengths_document(estimator.lengths.histograms, now),
-            "models": [[model, factor.log, factor.samples] for model, factor in estimator.models.items()],
-            "tenants": [[*key, factor.log, factor.samples] for key, factor in estimator.tenants.items()],
-        },
-        separators=(",", ":"),
-    ).encode()
+    return "".join(pieces(estimator, now)).encode()
+
+
+def pieces(estimator: Estimator, now: float) -> Iterator[str]:
+    """The same in pieces of at most one histogram, between which the estimator may go on learning.
+
+    Each histogram is whole; which answers are in it depends on when its piece was made. None of them rests on another.
+    """
+    predictor = estimator.lengths.histograms
+    yield f'{{"format":"{FORMAT}","version":{VERSION},"lengths":{{"phase":{predictor.phase!r},"shifts":'
+    yield from _listed(predictor.shifts.items(), lambda entry: _shift_row(*entry))
+    yield ',"tenants":'
+    yield from _listed(predictor.levels.tenants.items(), lambda entry: _tenant_row(*entry, now))
+    yield ',"nodes":'
+    yield from _listed(predictor.levels.nodes.items(), lambda entry: _node_row(*entry, now))
+    yield '},"models":'
+    yield from _listed(estimator.models.items(), lambda entry: _factor_row([entry[0]], entry[1]))
+    yield ',"tenants":'
+    yield from _listed(estimator.tenants.items(), lambda entry: _factor_row(entry[0], entry[1]))
+    yield "}"
 
 
 def load(data: bytes, estimator: Estimator, now: float) -> None:
@@ -49,6 +60,9 @@ def load(data: bytes, estimator: Estimator, now: float) -> None:
 
     lengths, estimator.models, estimator.tenants = opened(data, FORMAT, VERSION, "state of predictions", read)
     estimator.lengths.histograms.become(lengths)
+    estimator.templates = Kept(TEMPLATES_MAX)
+    for model, tenant, template in lengths.levels.templates():
+        estimator.templates.use((tenant, model, template), Sightings).answers = TEMPLATE_ANSWERS
 
 
 def opened(data: bytes, kind: str, version: int, name: str, read: Callable[[Document], _T]) -> _T:
@@ -66,11 +80,9 @@ def lengths_document(predictor: Predictor, now: float) -> Document:
     """The histograms and the calibration of a predictor as plain values."""
     return {
         "phase": predictor.phase,
-        "shifts": [[*key, shift.log] for key, shift in predictor.shifts.items()],
-        "tenants": [
-            [list(key), *_values(node, now), [_short(odds) for odds in node.odds]] for key, node in predictor.levels.tenants.items()
-        ],
-        "nodes": [[list(key), *_values(node, now)] for key, node in predictor.levels.nodes.items()],
+        "shifts": [_shift_row(*entry) for entry in predictor.shifts.items()],
+        "tenants": [_tenant_row(*entry, now) for entry in predictor.levels.tenants.items()],
+        "nodes": [_node_row(*entry, now) for entry in predictor.levels.nodes.items()],
     }
 
 
@@ -92,6 +104,31 @@ def lengths_from(document: Document, now: float) -> Predictor:
     )
     predictor.levels.nodes = Kept(HISTOGRAMS_MAX, [(_key(key), _lengths(Lengths(), now, *values)) for key, *values in document["nodes"]])
     return predictor
+
+
+def _listed(entries: Iterator[_T], row: Callable[[_T], Row]) -> Iterator[str]:
+    """A row for each of the entries that there are now, as a list in JSON; each is made when its turn comes."""
+    before = "["
+    for entry in list(entries):
+        yield before + json.dumps(row(entry), separators=(",", ":"))
+        before = ","
+    yield "]" if before == "," else "[]"
+
+
+def _factor_row(key: Iterable[str], factor: Factor) -> Row:
+    return [*key, factor.log, factor.samples]
+
+
+def _shift_row(key: tuple[str, int, bool], shift: Shift) -> Row:
+    return [*key, shift.log]
+
+
+def _tenant_row(key: Key, node: Tenant, now: float) -> Row:
+    return [list(key), *_values(node, now), [_short(odds) for odds in node.odds]]
+
+
+def _node_row(key: Key, node: Lengths, now: float) -> Row:
+    return [list(key), *_values(node, now)]
 
 
 def _values(node: Lengths, now: float) -> tuple[float, int, list[list[float]]]:

@@ -90,6 +90,10 @@ def split_address(text: str) -> tuple[str, int]:
     return bare, int(port)
 
 
+def _path_fault(text: str) -> str | None:
+    return "must not have control characters" if _CONTROL.search(text) else None
+
+
 def _address_fault(text: str) -> str | None:
     try:
         split_address(text)
@@ -173,6 +177,7 @@ TenantName = Annotated[str, Field(min_length=1, max_length=100), _whole(_tenant_
 ModelName = Annotated[str, Field(min_length=1, max_length=200), _whole(_model_name_fault)]
 ListenAddress = Annotated[str, _as_one('must be HOST:PORT in quotes, such as "127.0.0.1:8080"'), _whole(_address_fault)]
 EngineUrl = Annotated[str, _whole(_url_fault)]
+FilePath = Annotated[str, Field(min_length=1), _whole(_path_fault)]
 ApiKey = Annotated[str, Field(min_length=1), _whole(_api_key_fault)]
 KeyHash = Annotated[
     str,

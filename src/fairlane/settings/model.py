@@ -13,6 +13,7 @@ from fairlane.settings.fields import (
     ClassName,
     Derived,
     EngineUrl,
+    FilePath,
     KeyHash,
     ListenAddress,
     ModelName,
@@ -94,7 +95,7 @@ class EngineSettings(Section):
     api_key: ApiKey | None = Field(
         default=None, repr=False, description="Key sent to the engine as a bearer token; write `${NAME}` and keep it in the environment."
     )
-    model_file: Annotated[Annotated[str, Field(min_length=1)] | None, Derived("the demonstration model")] = Field(
+    model_file: Annotated[FilePath | None, Derived("the demonstration model")] = Field(
         default=None, description="For `embedded`: path of a .gguf file, from the working directory."
     )
     slots: Annotated[Slots | None, Derived("the pool's `slots`")] = Field(
@@ -242,6 +243,21 @@ class SchedulingSettings(Section):
     )
 
 
+class PredictorSettings(Section):
+    """What foretells the length of answers; it learns from them with or without these files."""
+
+    state_file: FilePath | None = Field(
+        default=None,
+        description="File that keeps what was learned over a restart, from the working directory; written every few minutes and at a "
+        "stop. None by default: each start begins with nothing learned.",
+    )
+    model_file: FilePath | None = Field(
+        default=None,
+        description="Model that `fairlane predict train` wrote, from the working directory; heard only while it is better than what was "
+        "learned without it. None by default, for few need one.",
+    )
+
+
 class CallerSettings(Section):
     """What a caller may do, with a key or without."""
 
@@ -306,6 +322,7 @@ class Settings(Section):
         default_factory=_classes_by_default, min_length=1, description="Priority classes, the most urgent first."
     )
     scheduling: SchedulingSettings = Field(default_factory=SchedulingSettings, description="How requests are ordered and what they cost.")
+    predictor: PredictorSettings = Field(default_factory=PredictorSettings, description="How the length of answers is foretold.")
     tenants: tuple[TenantSettings, ...] = Field(default=(), description="Callers with keys.")
     anonymous: AnonymousSettings | None = Field(default=None, description="Callers without a key; absent from a file, a key is required.")
 
@@ -319,6 +336,7 @@ SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("backlog", BacklogSettings),
     ("classes[]", ClassSettings),
     ("scheduling", SchedulingSettings),
+    ("predictor", PredictorSettings),
     ("tenants[]", TenantSettings),
     ("tenants[].requests_per_minute", RateLimit),
     ("tenants[].tokens_per_minute", RateLimit),

@@ -34,6 +34,8 @@ classes:                                               # the order is the priori
   - {name: free, min_share: 0.10, max_wait_s: 60, max_queued: 500, max_running: 0.5}
   - {name: batch, min_share: 0.10, max_wait_s: 86400, max_queued: 100000}
 
+predictor: {state_file: /var/lib/fairlane/state.json}  # what was learned of answers survives a restart
+
 tenants:
   - name: acme
     key_hashes: ["sha256:2e9ee1123b929a5fb564f235519a259d314f0fddb8181d7d61b949bf783c67ea"]

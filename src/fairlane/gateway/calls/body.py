@@ -20,8 +20,9 @@ from typing import NamedTuple
 import orjson
 
 from fairlane.errors import Reason, Refused
-from fairlane.gateway.calls import prompt
+from fairlane.gateway.calls import prompt, shape
 from fairlane.gateway.calls.prompt import Fields, wrong
+from fairlane.gateway.calls.shape import Shape
 from fairlane.gateway.calls.splice import Edits, edited, members
 from fairlane.predict.estimate import PromptSize
 
@@ -54,6 +55,7 @@ _OWNED = METERED | STEERING
 _QUOTED = {name: f'"{name}"'.encode() for name in METERED}
 _ESCAPED_LETTER = re.compile(rb"\\u00[567]")
 _ASK_USAGE = b'{"include_usage":true}'
+_SHAPELESS = Shape()
 _COUNTED_BYTES_MIN = 2 * VALUES_MAX  # a shorter body cannot hold too many values
 
 
@@ -87,6 +89,7 @@ class Call(NamedTuple):
     stream: bool
     include_usage: bool  # the client wants to see the usage of its stream
     prompt: PromptSize
+    shape: Shape  # empty where the route generates nothing
     cap: int | None  # most output tokens of one choice; 0 where the route generates none
     choices: int  # answers to be generated: the prompts times the choices of each
     service_tier: str | None
@@ -99,8 +102,8 @@ class Call(NamedTuple):
     stream_options: bytes  # the client's with the usage asked for: to be sent where the gateway needs the usage
 
 
-def read(route: Route, body: bytes) -> Call:
-    """Understand a body, or raise `Refused` with the parameter that is wrong."""
+def read(route: Route, body: bytes, *, hinted: bool = False) -> Call:
+    """Understand a body, or raise `Refused` with the parameter that is wrong; `hinted` as for `shape.of`."""
     fields = _parse(body)
     usual = USUAL.issuperset(fields)
     if not usual:
@@ -122,6 +125,7 @@ def read(route: Route, body: bytes) -> Call:
         stream and bool(route.caps),
         include_usage,
         size,
+        shape.of(route.path, fields, size, hinted=hinted) if route.caps else _SHAPELESS,
         cap,
         prompts * choices,
         service_tier,
