@@ -79,9 +79,9 @@ def test_what_is_left_is_told_in_whole_units() -> None:
     """The limit, what is there of it, nothing while an overrun is paid back, and the seconds until all is there."""
     bucket = TokenBucket(BucketRate(10, 100), 0.0)
     assert allowance(bucket, 0.0) == (100, 100, 0.0)
-    bucket.take(95, 0.0)
+    bucket.give(-95, 0.0)
     assert allowance(bucket, 0.05) == (100, 5, 9.45)
-    bucket.take(95, 0.05)
+    bucket.give(-95, 0.05)
     assert allowance(bucket, 0.05) == (100, 0, 18.95)
     assert allowance(None, 0.05) is None
 

@@ -124,7 +124,7 @@ class Checks:
         """
         model, request = self.model, job.request
         held(site.up and site.pool == request.pool, "I9 started on an engine that is not there", site.spec.name)
-        held(model.fits(site, request), "I9 started where it does not fit", request.id, site.spec)
+        held(model.fits(site, request, self._prefill_tokens(site)), "I9 started where it does not fit", request.id, site.spec)
         heads = model.competing(job.line)
         held(job in heads, "I7 not the head of a flow that may start", request.id, job.flow)
         owed = model.policy == "gmp" and request.owed
@@ -181,7 +181,8 @@ class Checks:
         """The engines that would take the request now and are not held for another class."""
         places = self.scheduler.pools[job.request.pool].places
         kept = places.held.spec.name if places.held is not None and places.held_for != job.request.rank else None
-        return [s for s in self.model.open_sites(job.request.pool) if s.spec.name != kept and self.model.fits(s, job.request)]
+        others = [s for s in self.model.open_sites(job.request.pool) if s.spec.name != kept]
+        return [s for s in others if self.model.fits(s, job.request, self._prefill_tokens(s))]
 
     def after(self, decisions: list[Decision], *, corrected: bool, bounded: bool, now: float) -> None:
         """After a step whose decisions the model has taken: all books agree, and nothing is left undone.
@@ -246,6 +247,12 @@ class Checks:
         places = self.scheduler.pools[pool].places
         if places.held is not None:
             held(places.held_for is not None and bool(self.model.competing((pool, places.held_for))), "I6 held for nobody", pool)
+
+    def _prefill_tokens(self, site: Site) -> int | None:
+        """The limit on prompt tokens ahead: the engine's, or where it has none what the pool has learned."""
+        limit = self.scheduler.pools[site.pool].places.engines[site.spec.name].limit
+        held(site.spec.prefill_tokens in (None, limit.prefill_tokens), "I9 a set limit was learned away", site.spec.name)
+        return limit.prefill_tokens
 
     def _limits(self, site: Site) -> None:
         limit: Any = self.scheduler.pools[site.pool].places.engines[site.spec.name].limit

@@ -232,15 +232,15 @@ class Model:
         longest = request.max_tokens if None in contexts else max((c for c in contexts if c is not None), default=0)
         return site.spec.context is None or site.spec.context >= min(request.max_tokens, longest)
 
-    def fits(self, site: Site, request: Request) -> bool:
-        """Whether the three limits of an engine let the request start there now, by their definitions."""
+    def fits(self, site: Site, request: Request, prefill_tokens: int | None) -> bool:
+        """Whether the three limits of an engine let the request start there now, by their definitions; one of them may be learned."""
         spec, jobs = site.spec, list(site.jobs.values())
         if len(jobs) >= spec.slots or not self.suits(site, request):
             return False
         if not jobs:
             return True
         prefilling = sum(j.request.prompt_tokens for j in jobs if j.request.streams and not j.produced)
-        if spec.prefill_tokens is not None and prefilling and prefilling + request.prompt_tokens > spec.prefill_tokens:
+        if prefill_tokens is not None and prefilling and prefilling + request.prompt_tokens > prefill_tokens:
             return False
         if spec.kv_tokens is None:
             return True

@@ -19,6 +19,7 @@ from fairlane.core.values import ENDED, WAITING, Engine, Outcome, PoolSpec
 from fairlane.errors import Reason
 
 RETURNING = 0.7  # of refused work comes back
+PREFILL_PART = 0.5  # of the most urgent objective may be spent on prompts that are ahead at an engine, where no number is set
 
 
 class PoolScheduler:
@@ -155,6 +156,9 @@ class PoolScheduler:
             request.first_token_at = now
             self.ttft.observe(request.prefill_ahead, now - request.prefills_since)
             request.engine.prefills_since = now
+            slo_s = next((q.spec.ttft_slo_s for q in self.queues if q.spec.ttft_slo_s is not None), None)
+            if slo_s is not None and request.engine.spec.prefill_tokens is None:
+                request.engine.limit.prefill_tokens = self.ttft.tokens(PREFILL_PART * slo_s)
         if extra_cost:
             self.order.correct(request, extra_cost)
             self.queues[request.rank].recharge(request, extra_cost)

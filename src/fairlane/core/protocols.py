@@ -68,6 +68,7 @@ class Limit(Protocol):
     slots: int  # most that may run at once
     running: int
     prefilling: int  # prompt tokens of streamed requests without a first token
+    prefill_tokens: int | None  # most of them beside another, learned where the engine's spec sets none
 
     def fits(self, request: Request) -> bool:
         """Whether the request may start now."""

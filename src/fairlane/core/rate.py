@@ -23,8 +23,7 @@ class ServiceRate:
         self._since = now
         self._busy_s = 0.0  # the busy clock at `_since`
         self._counted_s = 0.0  # the busy clock when last something finished
-        self._cost = 0.0
-        self._seconds = 0.0
+        self._cost = self._seconds = 0.0
         self.completions = 0
 
     def set_backlogged(self, backlogged: bool, now: float) -> None:  # noqa: FBT001 - it is the state itself
@@ -97,17 +96,20 @@ class FirstTokenTime:
             return 0.0
         return self._gamma * max(0.0, self._mean_s + self._slope * (tokens - self._mean_tokens))
 
+    def tokens(self, seconds: float) -> int | None:
+        """How many prompt tokens are prefilled in that time; None as long as too little was seen, or it does not depend on them."""
+        if self._samples < SAMPLES_MIN or self._slope <= 0.0:
+            return None
+        return max(0, int(self._mean_tokens + (seconds / self._gamma - self._mean_s) / self._slope))
+
     def observe(self, tokens: int, seconds: float) -> None:
         """A request had its first token after so many seconds, with so many prompt tokens until then."""
         if self._samples >= SAMPLES_MIN:
             self._gamma *= TTFT_UP if seconds > self.seconds(tokens) else TTFT_DOWN
             self._gamma = min(max(self._gamma, 0.1), 10.0)
         self._samples += 1
-        self._n = n = self._n * TTFT_FADE + 1.0
-        self._x = self._x * TTFT_FADE + tokens
-        self._y = self._y * TTFT_FADE + seconds
-        self._xx = self._xx * TTFT_FADE + tokens * tokens
-        self._xy = self._xy * TTFT_FADE + tokens * seconds
-        self._mean_tokens, self._mean_s = mean_x, mean_y = self._x / n, self._y / n
+        self._n, self._x, self._y = n, x, y = self._n * TTFT_FADE + 1.0, self._x * TTFT_FADE + tokens, self._y * TTFT_FADE + seconds
+        self._xx, self._xy = self._xx * TTFT_FADE + tokens * tokens, self._xy * TTFT_FADE + tokens * seconds
+        self._mean_tokens, self._mean_s = mean_x, mean_y = x / n, y / n
         spread = self._xx / n - mean_x * mean_x
         self._slope = max(0.0, (self._xy / n - mean_x * mean_y) / spread) if spread > 0.0 else 0.0

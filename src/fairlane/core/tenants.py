@@ -36,12 +36,8 @@ class TokenBucket:
             self._at = now
         return self._level
 
-    def take(self, amount: float, now: float) -> None:
-        """Charges `amount`, whether or not it is there."""
-        self._level = self.level(now) - amount
-
     def give(self, amount: float, now: float) -> None:
-        """Returns a charge that was not used, never above the capacity; a negative amount is charged."""
+        """Returns a charge that was not used, never above the capacity; a negative amount is charged, whether or not it is there."""
         level = self.level(now) + amount
         self._level = level if level < self.rate.burst else self.rate.burst
 
@@ -92,9 +88,9 @@ class TenantState:
     def charge(self, request: Request, now: float) -> None:
         """Debits both buckets with the prediction."""
         if self.requests is not None:
-            self.requests.take(1, now)
+            self.requests.give(-1, now)
         if self.tokens is not None:
-            self.tokens.take(request.limit_tokens, now)
+            self.tokens.give(-request.limit_tokens, now)
 
     def settle(self, request: Request, tokens: int, now: float) -> None:
         """Corrects the debit to the tokens really used; with none used, the request is returned too."""

@@ -10,7 +10,6 @@ BASIS_POINTS = 10_000  # the whole, where shares are integers
 @dataclass(frozen=True)
 class PriorityClass:
     """One priority class of a pool; `rank` 0 is the most urgent, and the order of the settings gives it.
-
     `min_share` is in basis points of the served cost (1000 = 10 %), `max_queued_cost` in cost units, times in seconds.
     `max_wait_s` bounds the wait; with `ttft_slo_s` a request is shed as well once its first token would come later than that.
     A head that has waited `promote_after_s` competes one rank higher, never more.
@@ -54,9 +53,8 @@ class Tenant:
 @dataclass(frozen=True)
 class Engine:
     """One inference server of a pool.
-
     `slots` is how many requests it runs at once, `kv_tokens` how many tokens its KV cache holds, `prefill_tokens` how many
-    prompt tokens may be waiting for their prefill (None: no limit), `context` the most tokens of one request (None: unknown).
+    prompt tokens may be waiting for their prefill (None: learned), `context` the most tokens of one request (None: unknown).
     Its fast lane: `lane_places` slots and a part `lane_kv` of the KV for short requests, of at most `lane_output` output tokens.
     """
 

@@ -111,7 +111,8 @@ class EngineSettings(Section):
         default=None,
         ge=1,
         description="Most prompt tokens of streamed requests that wait for their first token at once, because a long prefill slows "
-        "what runs; if there are none, a prompt of any length may start. No limit by default.",
+        "what runs; if there are none, a prompt of any length may start. By default what is seen to be prefilled in half the "
+        "`ttft_slo_s` of the most urgent class that has one; no limit without one.",
     )
     context: Annotated[int | None, Derived("what the engine reports")] = Field(
         default=None, ge=1, description="Most tokens of one request, prompt and output; a longer one is refused before it waits."

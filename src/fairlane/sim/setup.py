@@ -18,7 +18,7 @@ TTFT_SLO_S = (1.5, 4.0, 12.0, None)
 TENANT_WEIGHT = (5.0, 2.5, 1.5, 1.0)  # by class: what tells tenants apart for an order that knows no classes
 FOR_EVER_S = 1e9
 CAP = 64  # requests at once, where our limiter is off
-PREFILL_TOKENS = 8000  # prompt tokens without a first token, where it is on
+PREFILL_TOKENS = 8000  # prompt tokens without a first token, where it is on: part of the reference workload
 LANE_PLACES, LANE_KV, LANE_INPUT, LANE_OUTPUT = 1, 0.05, 1024, 64  # the fast lane's defaults, where it is on
 
 
