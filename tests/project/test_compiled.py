@@ -1,10 +1,14 @@
 """What the modules that are compiled must keep to, beyond what mypyc refuses by itself: see docs/decisions/0009."""
 
 import ast
+import os
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+import hatch_build
 
 ROOT = Path(__file__).parents[2]
 WHEEL = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
@@ -38,3 +42,11 @@ def test_compiled_classes_are_not_made_anew(path: Path) -> None:
 def test_a_slotted_class_is_found() -> None:
     """The check sees the option among others, and no other option."""
     assert slotted("@dataclass(frozen=True, slots=True)\nclass A: ...\n@dataclass(frozen=True)\nclass B: ...\n") == ["A"]
+
+
+def test_what_runs_here_is_what_should() -> None:
+    """Tests of the source run on source, and those of the product on compiled modules wherever they can be had."""
+    found = [find_spec(".".join(path.relative_to(ROOT / "src").with_suffix("").parts)) for path in MODULES if path.name != "__init__.py"]
+    compiled = {spec is not None and not str(spec.origin).endswith(".py") for spec in found}
+    wanted = os.environ.get("FAIRLANE_INSTALLED") == "1" and hatch_build.obstacle() is None and os.environ.get(hatch_build.CHOICE) != "0"
+    assert compiled == {wanted}
