@@ -97,10 +97,10 @@ class FirstTokenTime:
         return self._gamma * max(0.0, self._mean_s + self._slope * (tokens - self._mean_tokens))
 
     def tokens(self, seconds: float) -> int | None:
-        """How many prompt tokens are prefilled in that time; None as long as too little was seen, or it does not depend on them."""
+        """How many prompt tokens are prefilled in that time, two usual loads at least; None as long as too little is known."""
         if self._samples < SAMPLES_MIN or self._slope <= 0.0:
             return None
-        return max(0, int(self._mean_tokens + (seconds / self._gamma - self._mean_s) / self._slope))
+        return int(max(seconds / (self._gamma * self._slope), 2 * self._mean_tokens))
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A request had its first token after so many seconds, with so many prompt tokens until then."""
