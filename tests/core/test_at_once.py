@@ -178,5 +178,18 @@ class AtOnceMachine(RuleBasedStateMachine):
             assert books(self.both[0]) == books(self.both[1])
 
 
+@pytest.mark.source
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_tie_between_classes_does_not_rest_on_how_others_started(policy: str) -> None:
+    """Of two heads of one tenant that may run one request, the same one goes first, whichever way those before it started."""
+    narrow, plain = (next(t for t in TENANTS if t.name == name) for name in ("narrow", "plain"))
+    world = AtOnceMachine()
+    world.begin(policy)
+    for tenant, rank in ((narrow, 0), (plain, 0), (narrow, 1)):
+        world.arrive(tenant, rank, 1, 0, streams=False)
+    world.bounce(0)
+    world.the_books_agree()
+
+
 TestAtOnce = pytest.mark.source(AtOnceMachine.TestCase)
 TestAtOnce.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)

@@ -32,8 +32,8 @@ class ByRound(Strict):
     """Heads by the round of their flow."""
 
     def order(self, heads: Sequence[Request]) -> Sequence[Request]:
-        """The earliest round first, inside it the flow that has waited for its turn longest."""
-        return sorted(heads, key=lambda r: (round_of(r.flow), r.flow.stamp))
+        """The earliest round first, inside it the head that came first."""
+        return sorted(heads, key=lambda r: (round_of(r.flow), r.id))
 
 
 class DeficitTenants:
