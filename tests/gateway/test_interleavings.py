@@ -310,3 +310,31 @@ def test_a_mistake_of_ours_while_a_client_leaves_frees_its_place(tmp_path: Path,
     assert world.engines[0].closing
     events = [orjson.loads(line)["event"] for line in path.read_bytes().splitlines()]
     assert (events.count("internal_error"), events.count("request")) == (1, 1)
+
+
+def test_an_answer_that_is_on_its_way_outlasts_the_stop(tmp_path: Path) -> None:
+    """What the engine has answered in full may still reach a slow client while all else is cut, and counts as answered."""
+
+    async def stop(log: Log, silent: socket.socket) -> World:
+        world = World(Gateway(parse(SETTINGS, "test.yaml"), log), silent)
+        world.client(stream=False)
+        await rounds(4)
+        client = world.clients[0]
+        client.protocol.pause_writing()  # as a transport that has something left to send
+        for step in ANSWERED:
+            step(world)
+        world.gateway.admission.cut_all()
+        await rounds(4)
+        assert not client.closing
+        client.protocol.resume_writing()
+        await rounds(4)
+        log.flush()
+        return world
+
+    silent, other = socket.socketpair()
+    path = tmp_path / "log"
+    with silent, other, asyncio.Runner() as runner, path.open("w") as sink:
+        world = runner.run(stop(Log(sink), silent))
+    assert world.gateway.admission.holders == {}
+    told = [line for line in map(orjson.loads, path.read_bytes().splitlines()) if line["event"] == "request"]
+    assert [(line["status"], line["outcome"], line["reason"]) for line in told] == [(200, "completed", None)]

@@ -142,8 +142,6 @@ class Gateway:
         if not closing.done():
             cut = self._running()
             self.admission.cut_all()
-            await asyncio.sleep(0)
-            self.http.refuse_unanswered(answers.refusal(Refused(Reason.DRAINING)))
             await asyncio.wait((closing,), timeout=FAREWELL_S)
             self.http.cut()
         await closing

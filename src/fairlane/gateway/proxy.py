@@ -159,7 +159,9 @@ class Proxy:
 
     def learn(self, request: Request, call: Call, estimate: Estimate, usage: Usage, now: float) -> None:
         """Takes note of a finished answer, for requests like this one and for the next turn of its conversation."""
-        tenant = request.tenant.name
+        tenant, short = request.tenant.name, self._models[call.model].short
+        if short is not None:
+            short.learn(estimate.asked, usage.output_tokens)
         self.estimator.learn(tenant, call.model, call.prompt, estimate, usage, complete=True, now=now)
         self.turns.note(tenant, call.shape.turn, usage.output_tokens // call.choices, now)
 

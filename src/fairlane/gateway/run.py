@@ -130,10 +130,15 @@ class Run:
             self._fail(error)
 
     def cut(self) -> None:
-        """The gateway stops: what the engine has done until now is settled, and the client is told, or sees the break."""
+        """The gateway stops: what the engine has done until now is settled, and the client is told, or sees the break.
+
+        An answer that is there in full is left to reach its client.
+        """
         try:
             relay, link = self._relay, self._link
-            if relay is not None and link is not None and not self._over:
+            if relay is None and self._exchange.started:
+                return
+            if relay is not None and link is not None:
                 relay.abandon()
                 self._settle(link, relay, Outcome.CANCELLED)
             self._break_off(Reason.DRAINING)
@@ -283,8 +288,6 @@ class Run:
         trail.tokens_in, trail.tokens_out = usage.prompt_tokens, usage.output_tokens
         trail.pool, trail.cost = link.pool, self.request.cost
         if outcome is Outcome.COMPLETED and relay.usage is not None:
-            if self._model.short is not None:
-                self._model.short.learn(self._estimate.asked, usage.output_tokens)
             proxy.learn(self.request, self._call, self._estimate, usage, now)
         return now
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import cast
 
 from fairlane.errors import RULES, Reason
-from fairlane.gateway.wire.exchange import Exchange, Head, Refusal
+from fairlane.gateway.wire.exchange import Exchange, Head
 from fairlane.gateway.wire.reader import Early, Intake, OnError, Render, RequestReader
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -96,12 +96,6 @@ class HttpServer:
         self.cut()
         if self.connections:
             await asyncio.wait([self._all_closed], timeout=FAREWELL_S)
-
-    def refuse_unanswered(self, refusal: Refusal) -> None:
-        """Answer every exchange whose answer has not begun."""
-        for connection in list(self.connections):
-            if connection.current is not None and not connection.current.started:
-                connection.current.refuse(refusal)
 
     def cut(self) -> None:
         """Break every connection off."""

@@ -45,6 +45,17 @@ class Source:
         self._calls.append("abandon")
 
 
+def sourced(calls: list[str], exchanges: list[Exchange]) -> Callable[[Exchange], None]:
+    """Serves an answer of open length by a `Source` with these calls, and keeps its exchange."""
+
+    def serve(exchange: Exchange) -> None:
+        exchange.flow = exchange.worker = Source(calls)
+        exchange.start(200, b"", None)
+        exchanges.append(exchange)
+
+    return serve
+
+
 def with_client(serve: Callable[[Exchange], None], test: Callable[[Listener, End], Awaitable[None]], message: bytes = GET) -> None:
     """Run a test with a client that has sent its request."""
 
@@ -125,32 +136,6 @@ def test_a_refusal_in_between_stops_the_worker(started: bool, stumbles: bool) ->
         assert len(listener.errors) == stumbles
 
     with_client(serve, refuse)
-
-
-def test_a_server_in_a_hurry_refuses_what_has_no_answer_yet() -> None:
-    """Answers that have begun go on; the others get the refusal, and their workers stop."""
-    workers = {"/0": Worker(), "/1": Worker()}
-    streams: list[Exchange] = []
-
-    def serve(exchange: Exchange) -> None:
-        exchange.worker = workers[exchange.head.path]
-        if exchange.head.path == "/1":
-            exchange.start(200, b"", None)
-            streams.append(exchange)
-
-    async def talk() -> None:
-        async with serving(serve) as listener:
-            clients = [await connect(listener.port) for _ in workers]
-            for client, path in zip(clients, workers, strict=True):
-                await client.send(GET.replace(b"/", path.encode(), 1))
-            await until(lambda: sum(c.current is not None for c in listener.server.connections) == 2)
-            listener.server.refuse_unanswered((503, b"", b"closing"))
-            assert (await clients[0].answer()).body == b"closing"
-            assert (workers["/0"].abandoned, workers["/1"].abandoned) == (1, 0)
-            streams[0].end(b"all")
-            assert (await clients[1].answer()).body == b"all"
-
-    run(talk())
 
 
 def test_who_raises_after_it_found_a_worker_stops_that_too() -> None:
@@ -245,11 +230,6 @@ def test_a_source_waits_only_when_much_is_waiting(framed: bool) -> None:
     calls: list[str] = []
     exchanges: list[Exchange] = []
 
-    def serve(exchange: Exchange) -> None:
-        exchange.flow = exchange.worker = Source(calls)
-        exchange.start(200, b"", None)
-        exchanges.append(exchange)
-
     def write(exchange: Exchange) -> None:
         if framed:
             exchange.pass_framed(b"1000\r\n" + bytes(4096) + b"\r\n")
@@ -276,18 +256,13 @@ def test_a_source_waits_only_when_much_is_waiting(framed: bool) -> None:
         exchange.end()
         assert len((await answer).body) == written
 
-    with_client(serve, stream)
+    with_client(sourced(calls, exchanges), stream)
 
 
 def test_a_source_that_was_not_paused_is_not_resumed() -> None:
     """A client that is a little behind and catches up is no business of the source's."""
     calls: list[str] = []
     exchanges: list[Exchange] = []
-
-    def serve(exchange: Exchange) -> None:
-        exchange.flow = exchange.worker = Source(calls)
-        exchange.start(200, b"", None)
-        exchanges.append(exchange)
 
     async def stream(listener: Listener, client: End) -> None:
         [connection] = listener.server.connections
@@ -299,7 +274,7 @@ def test_a_source_that_was_not_paused_is_not_resumed() -> None:
         exchanges[0].end()
         assert not (await answer).cut
 
-    with_client(serve, stream)
+    with_client(sourced(calls, exchanges), stream)
 
 
 def test_the_source_of_the_next_answer_waits_for_a_long_one_before_it() -> None:
