@@ -317,7 +317,7 @@ def test_libraries_speak_through_the_log(pipe: Pipe) -> None:
     """A library's warning and traceback become lines of ours, its chatter does not, and its own mistakes raise nothing."""
     log = Log(pipe.writer)
     before = logging.root.handlers
-    library = logging.getLogger("some.library")
+    library = logging.getLogger("some.package")
     try:
         LibraryLogs(log).attach()
         library.info("chatter")
@@ -333,9 +333,9 @@ def test_libraries_speak_through_the_log(pipe: Pipe) -> None:
     log.flush()
     lines = pipe.lines()
     assert [(line["level"], line["logger"], line["message"]) for line in lines] == [
-        ("warning", "some.library", "low on luck"),
-        ("warning", "some.library", "%d too few"),
-        ("warning", "some.library", "%d"),
-        ("error", "some.library", "it failed"),
+        ("warning", "some.package", "low on luck"),
+        ("warning", "some.package", "%d too few"),
+        ("warning", "some.package", "%d"),
+        ("error", "some.package", "it failed"),
     ]
     assert "FileNotFoundError: " in lines[-1]["traceback"]

@@ -1,8 +1,7 @@
 """The admin port: uvicorn in the gateway's own event loop.
 
 uvicorn and Starlette take longer to import than the gateway takes to listen, so they are imported by `start`, in a thread that
-leaves the loop free. The port is bound before that: one that is in use stops the start at once. Uvicorn's own main loop is not
-run, because it wakes ten times a second and takes over the process's signals; starting and stopping is all that it is asked for.
+leaves the loop free. The port is bound before that: one that is in use stops the start at once.
 """
 
 import asyncio
@@ -12,6 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from fairlane.engines.address import place
 from fairlane.errors import SettingsError
 from fairlane.telemetry.metrics import Metrics
 
@@ -60,39 +60,19 @@ class AdminServer:
             connection.transport.abort()
 
     def _build(self) -> "uvicorn.Server":
-        import uvicorn  # noqa: PLC0415 - see the module's docstring
-
+        from fairlane import asgi  # noqa: PLC0415 - see the module's docstring
         from fairlane.admin.app import make_app  # noqa: PLC0415 - imports Starlette
 
-        config = uvicorn.Config(
-            make_app(*self._pages),
-            loop="none",
-            http="httptools",
-            ws="none",
-            interface="asgi3",
-            lifespan="off",
-            backlog=CONNECTIONS_MAX,
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
-            timeout_graceful_shutdown=STOP_S,
+        return asgi.server(
+            make_app(*self._pages), backlog=CONNECTIONS_MAX, limit_concurrency=CONNECTIONS_MAX, timeout_graceful_shutdown=STOP_S
         )
-        config.load()
-        server = uvicorn.Server(config)
-        server.lifespan = config.lifespan_class(config)
-        return server
 
 
 def _cannot(host: str, port: int, error: OSError) -> str:
     why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
     if error.errno == errno.EADDRINUSE:
         why += ", perhaps by another fairlane"
-    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return f"cannot listen on {place} (admin pages): {why}; use --admin-listen HOST:PORT or server.admin_listen"
+    return f"cannot listen on {place(host, port)} (admin pages): {why}; use --admin-listen HOST:PORT or server.admin_listen"
 
 
 async def _bind(host: str, port: int) -> socket.socket:

@@ -8,6 +8,7 @@ import signal
 import sys
 
 from fairlane import settings as configuration
+from fairlane.engines.address import place
 from fairlane.errors import SettingsError
 from fairlane.sim.engine.model import EngineModel
 
@@ -64,8 +65,8 @@ async def _serve(args: argparse.Namespace, model: EngineModel, host: str, port: 
         loop.add_signal_handler(number, stop.set)
     app = make_app(LiveEngine(model, loop, args.speed), args.model, args.running_max, args.seed)
     async with serving(app, host, port) as (_, given):
-        place = f"[{host}]:{given}" if ":" in host else f"{host}:{given}"
-        print(f"a simulated engine serves {args.model} at http://{place}/v1; its load is at /metrics", file=sys.stderr, flush=True)
+        url = f"http://{place(host, given)}"
+        print(f"a simulated engine serves {args.model} at {url}/v1; its load is at /metrics", file=sys.stderr, flush=True)
         await stop.wait()
 
 

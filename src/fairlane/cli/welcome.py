@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from fairlane.engines.address import place
 from fairlane.gateway.links import EngineLink
 from fairlane.settings import Settings
 
@@ -51,7 +52,7 @@ def _url(address: tuple[str, int]) -> str:
     """A URL under which this machine reaches the address."""
     host, port = address
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - it is replaced, not bound
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{place(host, port)}"
 
 
 def _best_class(settings: Settings) -> str:

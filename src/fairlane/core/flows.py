@@ -41,11 +41,12 @@ class Waiting:
             self._heap = [entry for entry in self._heap if entry[2].state is WAITING]
             heapify(self._heap)
 
-    def peek(self) -> Request | None:
-        """The short request with the least key, if one waits."""
-        while self._heap and not (self._heap[0][2].state is WAITING and self._heap[0][2].short):
-            heappop(self._heap)
-        return self._heap[0][2] if self._heap else None
+    def first_able(self) -> Request | None:
+        """The first whose tenant may run another, if one waits; those before it are forgotten."""
+        heap = self._heap
+        while heap and (heap[0][2].state is not WAITING or heap[0][2].flow.tenant.full):
+            heappop(heap)
+        return heap[0][2] if heap else None
 
     def first(self) -> Request:
         """The request with the least key; only while one waits."""

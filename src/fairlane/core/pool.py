@@ -6,6 +6,7 @@ empty.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from math import inf
 
 from fairlane.core import bounds
@@ -215,7 +216,7 @@ class PoolScheduler:
         if self.places.full:
             return None
         skipped: list[Request] = []
-        for head in (*self.order.order(heads), *self._short()):
+        for head in chain(self.order.order(heads), self._short()):
             engine = self.places.choose(head)
             if engine is not None:
                 self.order.charge(head)
@@ -232,9 +233,7 @@ class PoolScheduler:
     def _short(self) -> Iterator[Request]:
         """The first short request of each class: the fast lane may have room for it though it has none for those ahead."""
         for queue in self.queues:
-            while (request := queue.short.peek()) is not None and request.flow.tenant.full:
-                request.short = False
-            if request is not None and not queue.full:
+            if not queue.full and (request := queue.short.first_able()) is not None:
                 yield request
 
     def _run(self, request: Request, engine: EngineState, now: float) -> Start:

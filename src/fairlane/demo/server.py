@@ -5,9 +5,10 @@ import os
 import socket
 from collections.abc import AsyncIterator
 
-import uvicorn
 from starlette.applications import Starlette
 
+from fairlane import asgi
+from fairlane.engines.address import place
 from fairlane.errors import SettingsError
 
 BACKLOG = 2048  # connections that the kernel holds until they are accepted
@@ -20,7 +21,7 @@ async def serving(app: Starlette, host: str, port: int) -> AsyncIterator[tuple[s
     """Serves inside the `with` block, whose value is host and port; at its end every connection is cut. Or a SettingsError."""
     bound = _bind(host, port)
     try:
-        server = _build(app)
+        server = asgi.server(app, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=STOP_S)
         await server.startup(sockets=[bound])
     except BaseException:
         bound.close()
@@ -39,28 +40,4 @@ def _bind(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG)
     except OSError as error:
         why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
-        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        raise SettingsError([f"cannot listen on {place}: {why}; use --listen HOST:PORT"]) from error
-
-
-def _build(app: Starlette) -> uvicorn.Server:
-    config = uvicorn.Config(
-        app,
-        loop="none",
-        http="httptools",
-        ws="none",
-        interface="asgi3",
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=STOP_S,
-        date_header=False,
-    )
-    config.load()
-    server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
-    return server
+        raise SettingsError([f"cannot listen on {place(host, port)}: {why}; use --listen HOST:PORT"]) from error

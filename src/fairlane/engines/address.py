@@ -56,6 +56,11 @@ def parse(url: str) -> Address:
     )
 
 
+def place(host: str, port: int) -> str:
+    """A host without brackets and its port, as URLs and people write them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _fault(url: str) -> str:
     scheme, _, rest = url.partition("://")
     if scheme.lower() not in _PORTS:

@@ -22,6 +22,7 @@ import socket
 import ssl
 from time import monotonic
 
+from fairlane.engines.address import place
 from fairlane.errors import FairlaneError
 from fairlane.gateway.wire.connection import CLOCK_S, Sink, UpstreamConnection
 from fairlane.gateway.wire.response import AnswerHead, Headers, HeadMemory
@@ -56,7 +57,7 @@ class EnginePool:
     ) -> None:
         self.host = host
         self.port = port
-        self.authority = authority or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        self.authority = authority or place(host, port)
         self.connect_s = connect_s
         self.idle_keep_s = idle_keep_s
         self.rest_s = rest_s
