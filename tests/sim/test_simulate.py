@@ -97,6 +97,14 @@ def test_a_wrong_surge_is_refused(surge: str) -> None:
     assert stop.value.code == 2
 
 
+@pytest.mark.parametrize("slots", ["0", "-1", "many", "1.5"])
+def test_slots_are_a_number_or_auto(slots: str) -> None:
+    """The command refuses the rest."""
+    with pytest.raises(SystemExit) as stop:
+        main(["simulate", "--slots", slots])
+    assert stop.value.code == 2
+
+
 def made(goodput: float, recovery: float | None) -> Figures:
     """Figures that differ in two numbers."""
     times: dict[str, float | None] = {"p50": 1.0, "p95": None, "p99": 3.0}

@@ -15,6 +15,8 @@ from fairlane.sim.engine.model import EngineModel
 from fairlane.sim.forecast import Forecast
 from fairlane.sim.load.clients import Clients, Retry
 from fairlane.sim.load.workload import REFERENCE, Mix, Phase, TenantLoad
+from fairlane.sim.runs import figures
+from fairlane.sim.scenarios import scenario
 from fairlane.sim.setup import NO_GATEWAY, Setup
 from fairlane.sim.world import World, run
 
@@ -157,3 +159,12 @@ def test_predictions_can_be_spoilt() -> None:
     factors = [a.prediction.mean / a.arrival.output_tokens for a in run(setup).attempts if a.arrival.output_tokens > 50]
     assert 0.24 < min(factors) < 0.5
     assert 2.0 < max(factors) < 4.1
+
+
+def test_the_controller_finds_what_an_engine_can_run() -> None:
+    """It begins at 16 and is near the best fixed number within minutes, also after prompts have become long; it then preempts little."""
+    setup = scenario("shift", Setup("gmp", load=1.5, kv_known=False))
+    found, fixed = (figures(s) for s in (replace(setup, adaptive=True), replace(setup, slots=16)))
+    assert found.goodput > 0.9 * fixed.goodput
+    assert found.preemptions < 50
+    assert figures(replace(setup, slots=64)).goodput < 0.6 * fixed.goodput

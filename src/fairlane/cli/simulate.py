@@ -20,6 +20,7 @@ from fairlane.sim.scenarios import SCENARIOS, scenario, surged, traced
 from fairlane.sim.setup import NO_GATEWAY, Setup
 
 BAR = 40
+AUTO = 0  # slots that the controller finds
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:  # the only name argparse has for it
@@ -33,6 +34,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--load", type=_positive, default=1.0, metavar="X", help="times the nominal rate (default: %(default)s)")
     parser.add_argument("--surge", type=_surge, action="append", default=[], metavar="CLASS=X", help="times the rate of one class")
     parser.add_argument("--no-limiter", action="store_true", help="a plain cap of 64 requests instead of our limiter")
+    parser.add_argument("--slots", type=_slots, metavar="N|auto", help="requests each engine runs at once (default: as many as it can)")
+    parser.add_argument("--kv-unknown", action="store_true", help="engines do not tell the size of their KV cache")
     parser.add_argument("--fast-lane", action="store_true", help="keep a part of each engine for short requests")
     parser.add_argument("--no-shed", action="store_true", help="no deadlines: only the number of waiting requests is bounded")
     parser.add_argument("--retry", type=Retry, choices=list(Retry), help="how refused clients come back (default: none)")
@@ -69,6 +72,9 @@ def _setup(args: argparse.Namespace) -> Setup:
         "",
         load=args.load,
         limiter=not args.no_limiter,
+        slots=args.slots or None,
+        adaptive=args.slots == AUTO,
+        kv_known=not args.kv_unknown,
         shed=not args.no_shed,
         fast_lane=args.fast_lane,
         engines=args.engines,
@@ -98,6 +104,14 @@ def _positive(value: str) -> float:
     if not 0 < number < float("inf"):
         raise ValueError
     return number
+
+
+def _slots(value: str) -> int:
+    """A number, or AUTO."""
+    slots = AUTO if value == "auto" else int(value)
+    if slots < AUTO or (slots == AUTO and value != "auto"):
+        raise ValueError
+    return slots
 
 
 def _surge(value: str) -> tuple[str, float]:

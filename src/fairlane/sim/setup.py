@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fairlane import plugins
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Engine, PoolSpec, PriorityClass
+from fairlane.policies.limits.adaptive import START_SLOTS
 from fairlane.sim.engine.model import REFERENCE_ENGINE, EngineModel
 from fairlane.sim.forecast import Forecast
 from fairlane.sim.load.clients import Clients
@@ -31,6 +32,9 @@ class Setup:
     load: float = 1.0
     source: Load = REFERENCE
     limiter: bool = True
+    slots: int | None = None  # of each engine; by default as many as it can run, and CAP without the limiter
+    adaptive: bool = False  # the engines' limits find themselves
+    kv_known: bool = True  # whether the engine tells how many tokens its KV cache holds
     shed: bool = True
     clients: Clients = field(default_factory=Clients)
     model: EngineModel = REFERENCE_ENGINE
@@ -83,8 +87,9 @@ def engine_name(index: int) -> str:
 def _engine(setup: Setup, index: int) -> Engine:
     model = setup.model
     if not setup.limiter:
-        return Engine(engine_name(index), CAP, context=model.kv_tokens)
-    engine = Engine(engine_name(index), model.running_max, model.kv_tokens, PREFILL_TOKENS, model.kv_tokens)
+        return Engine(engine_name(index), setup.slots or CAP, context=model.kv_tokens)
+    slots = START_SLOTS if setup.adaptive else setup.slots or model.running_max
+    engine = Engine(engine_name(index), slots, model.kv_tokens if setup.kv_known else None, PREFILL_TOKENS, model.kv_tokens)
     return replace(engine, lane_places=LANE_PLACES, lane_kv=LANE_KV, lane_output=LANE_OUTPUT) if setup.fast_lane else engine
 
 

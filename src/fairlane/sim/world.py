@@ -11,7 +11,7 @@ The part is small, so what is kept hardly changes what the others see.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -24,6 +24,7 @@ from fairlane.predict.asked import Asked
 from fairlane.predict.short import ShortRequests
 from fairlane.sim.agenda import Agenda
 from fairlane.sim.attempts import Attempt, Backlog, End, Record
+from fairlane.sim.control import TICK_S, Controlled, controllers
 from fairlane.sim.direct import Direct
 from fairlane.sim.engine.batching import SimulatedEngine
 from fairlane.sim.engine.jobs import Event, Job, What
@@ -77,6 +78,8 @@ class World:
         for phase in setup.brownouts:
             self._agenda.put(phase.begin_s, partial(self._slow_down, int(phase.factor)))
             self._agenda.put(phase.end_s, partial(self._slow_down, 1))
+        if setup.adaptive and isinstance(self.scheduler, Scheduler):
+            self._control(controllers(self.scheduler, POOL, self.engines))
         self._agenda.put(setup.warmup_s, partial(self._count_preemptions, -1))
         self._agenda.put(setup.scored_until_s, partial(self._count_preemptions, 1))
 
@@ -265,6 +268,12 @@ class World:
     def _slow_down(self, factor: int) -> None:
         for engine in self.engines:
             engine.slow_down(factor, self.now)
+
+    def _control(self, limits: Sequence[Controlled]) -> None:
+        """Once a second, for ever: what the engines show moves their limits."""
+        for one in limits:
+            one.tick(self.now)
+        self._agenda.put(self.now + TICK_S, partial(self._control, limits))
 
     def _count_preemptions(self, sign: int) -> None:
         self.record.preemptions += sign * sum(engine.preemptions for engine in self.engines)

@@ -82,6 +82,8 @@ class TenantLoad:
                 break
             gap -= max(0.0, phase.begin_s - now)
             now = max(now, phase.begin_s)
+            if not phase.factor and phase.end_s == math.inf:
+                return math.inf
             if phase.factor and gap <= (phase.end_s - now) * phase.factor:
                 return now + gap / phase.factor
             gap -= (phase.end_s - now) * phase.factor
@@ -164,6 +166,18 @@ NOISY = Mix(
     + _tenants(1, _CONV, **{"p1-noisy": (2.0, 2), "p1-1": (0.2, 1), "p1-2": (0.2, 1), "p1-3": (0.2, 1)})
     + _tenants(2, _CONV, **{"p2-noisy": (1.0, 2), "p2-1": (0.1, 1), "p2-2": (0.1, 1), "p2-3": (0.1, 1)})
     + _tenants(3, _MOON, **{"p3-noisy": (0.5, 2), "p3-1": (0.05, 1), "p3-2": (0.05, 1), "p3-3": (0.05, 1)}),
+)
+SHIFT_S = 300.0  # until then prompts are short, from then on long
+SHIFT = Mix(
+    "shift",
+    tuple(
+        TenantLoad(f"{name}{when}", rank, rate, 1, lengths, phases)
+        for when, lengths, scale, phases in (
+            ("-short", _CODE, 2.0, (Phase(SHIFT_S, math.inf, 0.0),)),
+            ("-long", _MOON, 0.4, (Phase(0.0, SHIFT_S, 0.0),)),
+        )
+        for name, rank, rate in (("a", 0, scale), ("b", 1, scale), ("c", 2, scale), ("d", 3, scale))
+    ),
 )
 
 

@@ -1,0 +1,1 @@
+"""What an engine may be given: limits that find themselves."""

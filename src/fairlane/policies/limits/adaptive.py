@@ -1,0 +1,157 @@
+"""How many requests one engine should run at once, found while it works.
+
+The limit starts low and grows while demand presses on it: by a fiftieth each second, by one at least. It is cut when the engine
+shows that it has too much: by 0.85 at a preemption, since a request that loses its KV cache is computed again; by 0.9 where
+tokens come slower than was promised; and to what runs plus `WAITING_MAX` where the engine itself has more than that waiting on
+two pages in a row, for what waits there is out of our order. A preemption lowers the part of the KV cache that may be reserved
+as well. After a cut nothing grows for `PAUSE_S`. Near to where a preemption came growth is slow: it would only come again.
+
+A guard against growth that brings nothing: if the limit has grown and the covariance of requests that ran and tokens a second
+over `GUARD_S` is not above zero, it goes back to where it was when that was last so, and stays there as long. The time that a
+whole answer takes is never looked at: it tells how long answers are. Where an engine's page cannot be read growth stops, and
+after `STALE_S` the limit sinks by 2 % a second to half, because that is no reason to stop serving and none to send more.
+
+Sources: additive increase, multiplicative decrease on engine signals; the covariance guard of Uber's Cinnamon.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from fairlane.core.values import Engine
+
+START_SLOTS = 16  # of an engine that does not tell its own
+SLOTS_MAX = 1024
+PRESSING = 0.8  # of the limit runs: more would be taken
+GROWTH = 0.02  # a second
+PAUSE_S = 5.0  # after a cut
+PREEMPTION_CUT, TPOT_CUT = 0.85, 0.9
+NEAR, NEAR_GROWTH = 0.85, 0.1  # of what ran at the last preemption; of the usual growth from there on
+KV_CUT, KV_GROWTH, KV_LEAST = 0.04, 0.002, 0.76  # parts of what may be reserved
+WAITING_MAX = 2  # requests that may wait in the engine: it needs its next one before the place is free
+GUARD_S = 30.0
+GUARD_TICKS_MIN = 10
+STALE_S = 3.0
+STALE_DECAY = 0.02  # a second
+
+
+class Signals(NamedTuple):
+    """How an engine is. `running` and `tokens`, output tokens ever, are counted here; the rest is None where it is not known.
+
+    `tpot_s` is the 0.95 quantile of the time per output token. What runs and waits there, and all preemptions ever, the engine tells.
+    """
+
+    running: int
+    tokens: int
+    tpot_s: float | None = None
+    running_there: int | None = None
+    waiting: int | None = None
+    preemptions: int | None = None
+    stale_s: float = 0.0  # since the engine's page was read
+
+
+class Second(NamedTuple):
+    """What was seen at one tick."""
+
+    at: float
+    running: int
+    tokens_per_s: float
+
+
+class AdaptiveLimit:
+    """The controller of one engine. Feed it `tick` about once a second; it returns the engine's numbers where they have changed."""
+
+    def __init__(self, engine: Engine, now: float, *, tpot_slo_s: float | None = None) -> None:
+        self.engine = engine  # as it is limited now
+        self.slots = float(engine.slots)
+        self.kv_ratio = 1.0
+        self.last_move = "start"  # why it moved last
+        self._kv_tokens = engine.kv_tokens
+        self._tpot_slo_s = tpot_slo_s
+        self._at = now
+        self._grows_at = now  # not before
+        self._before: Signals | None = None
+        self._too_many = float(SLOTS_MAX)  # ran at the last preemption
+        self._crowded = 0  # pages in a row with too many waiting
+        self._seen: deque[Second] = deque()
+        self._good = self.slots  # the limit when growth last brought something
+        self._fresh_slots = self.slots  # when the page was last read
+
+    def tick(self, signals: Signals, now: float) -> Engine | None:
+        """Moves the limits by what the engine shows, and returns the new numbers; None if they are the same."""
+        before, self._before = self._before, signals
+        elapsed = now - self._at
+        self._at = now
+        if before is None or elapsed <= 0.0:
+            return None
+        self._note(signals, before, now, elapsed)
+        if signals.stale_s > STALE_S:
+            self._fade(elapsed)
+        elif not self._cut(signals, before, now):
+            self._fresh_slots = self.slots
+            self._grow(signals, now, elapsed)
+        return self._changed()
+
+    def _note(self, signals: Signals, before: Signals, now: float, elapsed: float) -> None:
+        self._seen.append(Second(now, signals.running, (signals.tokens - before.tokens) / elapsed))
+        while self._seen[0].at < now - GUARD_S:
+            self._seen.popleft()
+
+    def _cut(self, signals: Signals, before: Signals, now: float) -> bool:
+        """Whether the engine has too much: the limits are lower then."""
+        preempted = signals.preemptions is not None and before.preemptions is not None and signals.preemptions > before.preemptions
+        if preempted and signals.running <= self.slots:
+            self.kv_ratio = max(KV_LEAST, self.kv_ratio - KV_CUT)
+            self._too_many = float(signals.running + 1)
+            return self._lower(PREEMPTION_CUT * (signals.running + 1), "preemption", now)
+        self._crowded = self._crowded + 1 if signals.waiting is not None and signals.waiting > WAITING_MAX else 0
+        if self._crowded > 1 and signals.running_there is not None:
+            return self._lower(signals.running_there + WAITING_MAX, "waiting", now)
+        if self._tpot_slo_s is not None and signals.tpot_s is not None and signals.tpot_s > self._tpot_slo_s:
+            return now >= self._grows_at and self._lower(TPOT_CUT * self.slots, "tpot", now)
+        return False
+
+    def _lower(self, slots: float, why: str, now: float) -> bool:
+        self.slots = max(1.0, min(self.slots, slots))
+        self._good = min(self._good, self.slots)
+        self._grows_at = now + PAUSE_S
+        self._seen.clear()  # what is seen from now on has other reasons
+        self.last_move = why
+        return True
+
+    def _grow(self, signals: Signals, now: float, elapsed: float) -> None:
+        if now < self._grows_at or not PRESSING * int(self.slots) <= signals.running <= self.slots:
+            return  # what runs beyond the limit was let in before a cut
+        if len(self._seen) >= GUARD_TICKS_MIN and self.slots > self._good:
+            if _gain(self._seen) <= 0.0:
+                self._lower(self._good, "no gain", now)
+                self._grows_at = now + GUARD_S
+                return
+            self._good = self.slots
+        growth = max(1.0, GROWTH * self.slots) * (NEAR_GROWTH if self.slots >= NEAR * self._too_many else 1.0)
+        self.slots = min(SLOTS_MAX, self.slots + elapsed * growth)
+        self.kv_ratio = min(1.0, self.kv_ratio + KV_GROWTH * elapsed)
+        self.last_move = "demand"
+
+    def _fade(self, elapsed: float) -> None:
+        """Nobody knows how the engine is: less and less, to half."""
+        self.slots = max(self._fresh_slots / 2, self.slots * (1.0 - STALE_DECAY) ** elapsed)
+        self.last_move = "stale"
+
+    def _changed(self) -> Engine | None:
+        kv_tokens = None if self._kv_tokens is None else int(self._kv_tokens * self.kv_ratio)
+        engine = replace(self.engine, slots=max(1, int(self.slots)), kv_tokens=kv_tokens)
+        if engine == self.engine:
+            return None
+        self.engine = engine
+        return engine
+
+
+def _gain(seen: Sequence[Second]) -> float:
+    """The covariance of what ran and tokens a second, up to a factor; above zero where always as many ran, which tells nothing."""
+    if len({one.running for one in seen}) == 1:
+        return 1.0
+    mean_running = sum([one.running for one in seen]) / len(seen)
+    mean_rate = sum([one.tokens_per_s for one in seen]) / len(seen)
+    return sum([(one.running - mean_running) * (one.tokens_per_s - mean_rate) for one in seen])
