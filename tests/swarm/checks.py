@@ -7,6 +7,7 @@ a reason for each refusal (`reason`), bounds on what waits (`bounds`), and the p
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from fairlane.core.flows import TAG_UNIT, Flow
@@ -38,10 +39,11 @@ def held(truth: bool, invariant: str, *what: object) -> None:
 class Checks:
     """Compares a scheduler with the model; keeps what has to be compared with the step before."""
 
-    def __init__(self, scheduler: Scheduler, model: Model, max_queued: int) -> None:
+    def __init__(self, scheduler: Scheduler, model: Model, max_queued: int, features: Collection[str]) -> None:
         self.scheduler = scheduler
         self.model = model
         self.max_queued = max_queued
+        self.features = features
         self._tags: dict[tuple[Flow, int], int] = {}
         self.minimum: Minimum | None = None  # where the rule of the guarantee is to be followed to the letter
         self._floors: dict[Line, tuple[int, set[str]]] = {}  # where flows are lifted to, and which compete
@@ -118,7 +120,8 @@ class Checks:
             held(not self.model.open_sites(request.pool), "reason: there is an engine", request.id)
 
     def start(self, job: Job, site: Site, *, sure: bool, now: float) -> None:
-        """Before the model takes a start: the request may run there, is the first of its flow, and nobody is entitled before it.
+        """Before the model takes a start: the request may run there, is the first of its flow or passes by the fast lane, and
+        nobody is entitled before it.
 
         `sure`: no hold can have come or gone since the model was last compared.
         """
@@ -126,27 +129,48 @@ class Checks:
         held(site.up and site.pool == request.pool, "I9 started on an engine that is not there", site.spec.name)
         held(model.fits(site, request, self._prefill_tokens(site)), "I9 started where it does not fit", request.id, site.spec)
         heads = model.competing(job.line)
-        held(job in heads, "I7 not the head of a flow that may start", request.id, job.flow)
+        job.passed = request.short and (job not in heads or len([h for x in model.lines(job.request.pool) for h in model.competing(x)]) > 1)
+        held(job in heads or job.passed, "I7 not the head of a flow that may start", request.id, job.flow)
         owed = model.policy == "gmp" and request.owed
         held(not owed or model.classes[job.line].min_share > 0, "I10 owed without a share", request.id)
         if self.minimum is not None:
             held(self.minimum.owed(request.rank) == owed, "I1 owed", request.id, owed)
+        charge = job.charged * TAG_UNIT // model.weight(request.tenant.name)
+        held(request.flow_charge == charge, "I2 charged", request.id, request.flow_charge, charge)
+        if job.passed and (not sure or self._lane(job)):
+            return
         if model.policy in BY_ARRIVAL and model.policy != "drr":
             held(all(job.key <= j.key for j in heads), "I7 not by arrival inside the class", request.id)
         for other in model.waiting[job.flow].values():
             within = request.arrived_at <= other.request.arrived_at + other.window
             held(within or other.request.id > request.id, "I3 overtook", other.request.id, request.id)
-        charge = job.charged * TAG_UNIT // model.weight(request.tenant.name)
-        held(request.flow_charge == charge, "I2 charged", request.id, request.flow_charge, charge)
         if sure and (not owed or self.minimum is not None):
             self._priority(job, now)
 
-    def reserved(self, start: Start, hold: tuple[str, int | None]) -> None:
-        """The first start under a hold that lasts: nothing of another class goes to the engine while that class has heads that it suits."""
-        engine, rank = hold
-        if start.engine == engine and start.request.rank != rank and rank is not None:
-            heads = self.model.competing((start.request.pool, rank))
-            held(not all(self.model.suits(self.model.sites[engine], j.request) for j in heads), "I6 reserved", engine)
+    def _lane(self, job: Job) -> bool:
+        """Whether a short request may start by the fast lane: where no head fits, and as the first of the short ones of its class."""
+        heads = [self.model.competing(line) for line in self.model.lines(job.request.pool)]
+        if any(each and all(self.takers(j) for j in each) for each in heads):
+            held(job in self.model.competing(job.line), "I10 passed by the lane though a head fits", job.request.id)
+            return False
+        ordinary = job in self.model.competing(job.line)
+        held(
+            ordinary or job is self.first_short(job.line) or "tenant running" in self.features, "I7 not the first short one", job.request.id
+        )
+        return True
+
+    def first_short(self, line: Line) -> Job | None:
+        """The short request that arrived first of those that its class's and its tenant's `max_running` let start."""
+        able = {j.flow for j in self.model.competing(line)}
+        short = (j for j in self.model.queued.values() if j.flow in able and j.request.short)
+        return min(short, key=lambda j: (j.request.arrived_at, j.request.id), default=None)
+
+    def reserved(self, start: Start) -> None:
+        """The first start under a hold that lasts: only what ends before the moment of that goes there from another class."""
+        hold = self.model.holds[start.request.pool]
+        if start.engine == hold.site.spec.name and start.request.rank != hold.request.rank and hold.before is not None:
+            upper = max(start.request.upper_tokens, start.request.output_tokens)
+            held(upper < self.model.moments(hold)[1], "I6 reserved", start.engine, upper)
 
     def _priority(self, job: Job, now: float) -> None:
         """No other class whose every head fits goes before by the policy's rule."""
@@ -178,11 +202,12 @@ class Checks:
         return None
 
     def takers(self, job: Job) -> list[Site]:
-        """The engines that would take the request now and are not held for another class."""
-        places = self.scheduler.pools[job.request.pool].places
-        kept = places.held.spec.name if places.held is not None and places.held_for != job.request.rank else None
-        others = [s for s in self.model.open_sites(job.request.pool) if s.spec.name != kept]
-        return [s for s in others if self.model.fits(s, job.request, self._prefill_tokens(s))]
+        """The engines that would take the request now, by all that is known of a hold for another class."""
+        hold, upper = self.model.holds.get(job.request.pool), max(job.request.upper_tokens, job.request.output_tokens)
+        sites = self.model.open_sites(job.request.pool)
+        if hold is not None and hold.request.rank != job.request.rank and (hold.before is None or upper >= self.model.moments(hold)[0]):
+            sites = [s for s in sites if s is not hold.site]
+        return [s for s in sites if self.model.fits(s, job.request, self._prefill_tokens(s))]
 
     def after(self, decisions: list[Decision], *, corrected: bool, bounded: bool, now: float) -> None:
         """After a step whose decisions the model has taken: all books agree, and nothing is left undone.
@@ -232,6 +257,10 @@ class Checks:
             held(head is None or not self.takers(head), "I6 fits, but waits", line)
             idle = [s for s in self.model.open_sites(line[0]) if not s.jobs and s.spec.slots]
             held(head is None or not any(self.model.suits(s, head.request) for s in idle), "I6 waits for an empty engine", line)
+            quick = self.first_short(line)
+            hold = self.model.holds.get(line[0])
+            excused = "tenant running" in self.features or (hold is not None and hold.request.rank == line[1])
+            held(quick is None or excused or not self.takers(quick), "I6 the lane has room", line)
 
     def _lifted(self, line: Line, *, corrected: bool) -> None:
         """A flow that competes anew has been lifted to where the others were: idle time has earned it nothing."""
@@ -245,8 +274,14 @@ class Checks:
 
     def _hold(self, pool: str) -> None:
         places = self.scheduler.pools[pool].places
-        if places.held is not None:
-            held(places.held_for is not None and bool(self.model.competing((pool, places.held_for))), "I6 held for nobody", pool)
+        held((places.held is None) == (places.held_by is None), "I6 held in part", pool)
+        for engine in places.engines.values():
+            limit: Any = engine.limit
+            held((limit.reserved is None) == (engine is not places.held), "I6 reserved but not held", engine.spec.name)
+        if places.held_by is not None:
+            held(places.held_by.state is State.WAITING, "I6 held for what does not wait", pool)
+            held(places.held in places.open, "I6 held but not open", pool)
+            held(bool(self.model.competing((pool, places.held_by.rank))), "I6 held for nobody", pool)
 
     def _prefill_tokens(self, site: Site) -> int | None:
         """The limit on prompt tokens ahead: the engine's, or where it has none what the pool has learned."""
@@ -262,6 +297,10 @@ class Checks:
         final = sum(j.request.prompt_tokens + j.upper for j in jobs)
         expected = len(jobs), tokens, prefilling, final
         held((limit.running, limit.tokens, limit.prefilling, limit.final) == expected, "I9 counts", site.spec.name, *expected)
+        short = [j for j in jobs if j.short]
+        in_lane = len(short), sum(j.request.prompt_tokens + site.spec.lane_output for j in short)
+        held((limit.short_running, limit.short_final) == in_lane, "I9 lane", site.spec.name, *in_lane)
+        held(all(j.request.short == j.short for j in jobs), "I9 outgrown", site.spec.name)
 
     def _tenant(self, name: str, now: float) -> None:
         state = self.scheduler.tenants[name]

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 from fairlane.core.flows import WEIGHT_STEPS
 from fairlane.core.request import Request
 from fairlane.core.scheduler import CHARGE_STEP
 from fairlane.core.values import BucketRate, Engine, PoolSpec, PriorityClass, Tenant, Usage
-from fairlane.policies.nested_limit import KV_RATIO, LOWER_RATIO
+from fairlane.policies.nested_limit import KV_RATIO, LANE_SLOTS_MIN, LANE_SLOTS_PART, LOWER_RATIO
 from tests.core.limits.test_limit import peak
 from tests.swarm.plan import Plan
 
@@ -41,6 +42,8 @@ class Job:
     produced: int = 0
     beyond: int = 0
     upper: int = 0
+    short: bool = False  # runs in the fast lane's account
+    passed: bool = False  # started by the fast lane, before others whose turn it was
     moment: int = 0  # its start, in the order of all starts
     engine: Site | None = None
 
@@ -57,6 +60,15 @@ class Site:
     spec: Engine
     up: bool = True
     jobs: dict[int, Job] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Hold:
+    """An engine that is kept for a request; `before` are the starts of what ran there then, or None where that is not known."""
+
+    site: Site
+    request: Request
+    before: set[int] | None
 
 
 @dataclass(slots=True)
@@ -88,6 +100,7 @@ class Model:
         self.present: dict[int, Job] = {}  # started, and the client is still there
         self.settled: dict[int, Job] = {}  # and of these, whose engine is done
         self.ended: set[int] = set()
+        self.holds: dict[str, Hold] = {}  # by pool
         self.served: Counter[Line] = Counter()  # charges of what runs, true costs of what ended
         self.flow_served: Counter[FlowName] = Counter()
         self.cost_max: Counter[FlowName] = Counter()
@@ -135,6 +148,7 @@ class Model:
         job.moment = self.starts
         job.engine = site
         job.produced = 0
+        job.short = job.request.short
         job.upper = max(job.request.upper_tokens, job.request.output_tokens)
         site.jobs[job.request.id] = self.running[job.request.id] = self.present[job.request.id] = job
         self.depth[site.pool] = max(self.depth[site.pool], sum(len(s.jobs) for s in self.sites.values() if s.pool == site.pool))
@@ -143,6 +157,8 @@ class Model:
     def progress(self, job: Job, produced: int) -> None:
         """A running request has produced so much; beyond its prediction it is charged in whole steps."""
         job.produced = produced
+        assert job.engine is not None
+        job.short = job.short and produced <= job.engine.spec.lane_output
         if produced > 0.9 * job.upper:
             job.upper = int(1.25 * produced) + 16
         beyond = max(0, produced - job.request.output_tokens) // CHARGE_STEP * CHARGE_STEP
@@ -239,11 +255,42 @@ class Model:
             return False
         if not jobs:
             return True
+        if len(jobs) + self.kept(site, request, jobs)[0] >= spec.slots:
+            return False
         prefilling = sum(j.request.prompt_tokens for j in jobs if j.request.streams and not j.produced)
         if prefill_tokens is not None and prefilling and prefilling + request.prompt_tokens > prefill_tokens:
             return False
-        if spec.kv_tokens is None:
+        return self._within(site, request, jobs, 0)
+
+    def kept(self, site: Site, request: Request, jobs: list[Job]) -> tuple[int, int]:
+        """How many slots and KV tokens the fast lane keeps from the request beside these, which may be short themselves."""
+        spec, short = site.spec, [j for j in jobs if j.short]
+        places = min(spec.lane_places, -(-spec.slots // LANE_SLOTS_PART)) if spec.slots >= LANE_SLOTS_MIN else 0
+        if request.short or not places:
+            return 0, 0
+        tokens = int(spec.lane_kv * (spec.kv_tokens or 0))
+        used = sum(j.request.prompt_tokens + spec.lane_output for j in short)
+        return max(0, places - len(short)), max(0, tokens - used)
+
+    def moments(self, hold: Hold) -> tuple[float, float]:
+        """When what ran at the start of a hold is predicted to have made room: the first such end, and from which on it stays so."""
+        assert hold.before is not None
+        jobs = [j for j in hold.site.jobs.values() if j.moment in hold.before and j.request.streams]
+        first, lasting = inf, 0.0
+        for after in sorted({0, *(j.upper - j.produced for j in jobs)}, reverse=True):
+            rest = [j for j in jobs if j.upper - j.produced > after]
+            room = len(rest) + self.kept(hold.site, hold.request, rest)[0] < hold.site.spec.slots
+            if hold.site.spec.slots and (not rest or (room and self._within(hold.site, hold.request, rest, after))):
+                first = after
+            elif lasting == 0.0:
+                lasting = first
+        return first, lasting or first
+
+    def _within(self, site: Site, request: Request, jobs: list[Job], after: int) -> bool:
+        """Whether these, so many tokens from now, and the request will never hold more together than they may."""
+        kv_tokens = site.spec.kv_tokens
+        if kv_tokens is None:
             return True
-        cap = int(spec.kv_tokens * (KV_RATIO if request.rank == 0 else KV_RATIO * LOWER_RATIO))
-        held = [(j.request.prompt_tokens + j.produced, j.upper - j.produced) for j in jobs]
+        cap = int(kv_tokens * (KV_RATIO if request.rank == 0 else KV_RATIO * LOWER_RATIO)) - self.kept(site, request, jobs)[1]
+        held = [(j.request.prompt_tokens + j.produced + after, j.upper - j.produced - after) for j in jobs]
         return peak([*held, (request.prompt_tokens, max(request.upper_tokens, request.output_tokens))]) <= cap

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from fairlane.core.values import BASIS_POINTS, BucketRate, Engine, PoolSpec, PriorityClass, Tenant
@@ -65,6 +65,7 @@ EVENTS = {
     "mood": 0.1,
     "again": 0.2,
 }
+LANES = 0.4  # of the runs have fast lanes
 NEVER_S = 1e9
 
 
@@ -80,11 +81,12 @@ class Plan:
     events: dict[str, float]
 
 
-def drawn(random: Random) -> Plan:
-    """A plan for one run."""
+def drawn(random: Random, lanes: Random) -> Plan:
+    """A plan for one run. Fast lanes are drawn by themselves, so that a run without them is what it would be if there were none."""
     flood = random.random() < 0.4
     often = OFTEN | (dict.fromkeys(INTERRUPTIONS, 0.1) if flood else {})
     on = frozenset(f for f in FEATURES if random.random() < often.get(f, 0.5))
+    on |= {"lane"} if lanes.random() < LANES else set()
     policy = random.choice(sorted(POLICIES)) if random.random() < 0.6 else "gmp"
     tenants = tuple(tenant(random, f"t{i}", on) for i in range(random.randint(1, 5)))
     events = {name: often for name, often in EVENTS.items() if name not in FEATURES or name in on}
@@ -92,7 +94,9 @@ def drawn(random: Random) -> Plan:
     return Plan(
         features=on,
         pools=tuple(
-            PoolSpec(name, classes(random, on), tuple(engine(random, f"{name}-{i}", on) for i in range(random.randint(1, 4))), policy)
+            PoolSpec(
+                name, classes(random, on), tuple(engine(random, lanes, f"{name}-{i}", on) for i in range(random.randint(1, 4))), policy
+            )
             for name in (("main", "side") if "two pools" in on else ("main",))
         ),
         tenants=tenants,
@@ -149,12 +153,24 @@ def tenant(random: Random, name: str, on: frozenset[str]) -> Tenant:
     )
 
 
-def engine(random: Random, name: str, on: frozenset[str]) -> Engine:
+def engine(random: Random, lanes: Random, name: str, on: frozenset[str]) -> Engine:
     """One engine, or new numbers for it."""
-    return Engine(
+    spec = Engine(
         name,
         random.randint(1, 5),
         kv_tokens=random.randint(400, 4000) if "kv" in on else None,
         prefill_tokens=random.randint(100, 2000) if "prefill" in on else None,
         context=random.choice([300, 1000, 4000]) if "context" in on and random.random() < 0.7 else None,
+    )
+    return with_lane(lanes, spec) if "lane" in on else spec
+
+
+def with_lane(lanes: Random, spec: Engine) -> Engine:
+    """The engine with a fast lane, or with one that it is too small for."""
+    return replace(
+        spec,
+        slots=lanes.randint(3, 12),
+        lane_places=lanes.randint(0, 2),
+        lane_kv=lanes.choice([0.0, 0.05, 0.3]),
+        lane_output=lanes.choice([10, 64]),
     )

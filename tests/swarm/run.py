@@ -10,7 +10,6 @@ A failure is one line: the command that reproduces it, and the invariant. Many s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -20,13 +19,15 @@ from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Engine, Outcome, State, Usage
 from fairlane.errors import Reason
 from tests.swarm.checks import CONTENDED, LATE, Broken, Checks, held
+from tests.swarm.holds import held_by, note_holds
 from tests.swarm.model import Job, Model, Site
 from tests.swarm.plan import NEVER_S, Plan, classes, drawn, engine, tenant
 from tests.swarm.reference import Minimum
 from tests.swarm.shares import Shares
 
 STEPS = 2000
-LIMITS = {"kv", "prefill", "context"}  # features under which a head may fit where others do not
+LIMITS = {"kv", "prefill", "context", "lane"}  # features under which a head may fit where others do not
+SHORT = 0.3  # of the requests may use a fast lane, where there are any
 MOVES = 10_000  # of the end, by which all work has run out
 
 
@@ -48,13 +49,14 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.plan: Plan = drawn(self.random)
+        self.lanes = Random(f"lanes {seed}")
+        self.plan: Plan = drawn(self.random, self.lanes)
         self.now = 0.0
         self.scheduler = Scheduler(
             self.plan.pools, lambda p: plugins.policy(p.policy, p.classes), plugins.engine_limit, 0.0, max_queued=self.plan.max_queued
         )
         self.model = Model(self.plan)
-        self.checks = Checks(self.scheduler, self.model, self.plan.max_queued)
+        self.checks = Checks(self.scheduler, self.model, self.plan.max_queued, self.plan.features)
         self.shares = Shares(self.model)
         self.tenants = {t.name: t for t in self.plan.tenants}
         self.quiet: set[tuple[str, int]] = set()  # tenants and ranks from which nothing comes now
@@ -82,8 +84,7 @@ class Run:
         if "frozen clock" not in self.plan.features:
             self.now += self.random.expovariate(10.0)
         (self.event,) = self.random.choices(list(self._events), self._weights)
-        event: Callable[[], None] = self._events[self.event]
-        event()
+        self._events[self.event]()
         self._poll()
 
     def drain(self) -> None:
@@ -108,23 +109,24 @@ class Run:
 
     def _poll(self) -> None:
         """Takes all decisions, and compares."""
-        holds = self._holds()
+        holds = held_by(self.scheduler)
         decisions = list(self.scheduler.poll(self.now))
         looked = False
         lasting = self.event in ("arrive", "finish", "progress", "depart") and not any(isinstance(d, Shed) for d in decisions)
-        held_at_all = holds.keys() | self._holds().keys()
+        held_at_all = holds.keys() | held_by(self.scheduler).keys()
         started: dict[int, Job] = {}
         for decision in decisions:
             if isinstance(decision, Start):
                 looked = looked or self._look(decision)
                 pool = decision.request.pool
                 first = pool not in {j.request.pool for j in started.values()}
-                if first and lasting and pool in holds and holds[pool] == self._holds().get(pool):
-                    self.checks.reserved(decision, holds[pool])
+                if first and lasting and pool in holds and holds[pool] == held_by(self.scheduler).get(pool):
+                    self.checks.reserved(decision)
                 sure = pool not in held_at_all and (first or not self.plan.features & LIMITS)
                 started[decision.request.id] = self._start(decision, sure=sure)
             else:
                 self._shed(decision)
+        note_holds(self.model, holds, held_by(self.scheduler), list(started.values()))
         if not looked:
             self._look(None)
         if self.checks.minimum is not None:
@@ -140,10 +142,6 @@ class Run:
         )
         self.shares.after(list(started.values()))
         self.renewed = False
-
-    def _holds(self) -> dict[str, tuple[str, int | None]]:
-        """The held engine of each pool that has one, and the class that it is held for."""
-        return {n: (p.places.held.spec.name, p.places.held_for) for n, p in self.scheduler.pools.items() if p.places.held is not None}
 
     def _look(self, start: Start | None) -> bool:
         """The reference of the guarantee sees what the scheduler saw when it began to dispatch."""
@@ -238,6 +236,9 @@ class Run:
         ratio = min(max(self.plan.bias[tenant.name] * 2.0 ** r.uniform(-1, 1), 0.25), 4.0) if "errors" in on else 1.0
         used_prompt = round(prompt * (r.uniform(0.5, 2.0) if "errors" in on else 1.0))
         cached = r.randint(0, prompt) if "cached" in on and r.random() < 0.3 else 0
+        short = "lane" in on and self.lanes.random() < SHORT
+        if short:  # some of them will be longer than was foretold
+            output, ratio = self.lanes.randint(0, 10), self.lanes.choice([1.0, 1.0, 1.0, 1.0, 20.0])
         self.ids += 1
         request = Request(
             self.ids,
@@ -253,6 +254,7 @@ class Run:
             self.now,
             r.choice([0, round(output * 1.5)]),
             streams=r.random() < 0.7,
+            short=short,
         )
         return request, Usage(used_prompt, round(output * ratio), cached)
 
@@ -292,8 +294,7 @@ class Run:
         self.over = [*self.over[-2:], job]
 
     def _progress(self) -> None:
-        job = self._pick(self.model.running)
-        if job is not None and job.request.streams and job.produced < job.usage.output_tokens:
+        if (job := self._pick(self.model.running)) and job.request.streams and job.produced < job.usage.output_tokens:
             produced = min(job.usage.output_tokens, job.produced + self.random.choice([1, 20, 200]))
             self.scheduler.progress(job.request, produced, self.now)
             self.model.progress(job, produced)
@@ -314,8 +315,7 @@ class Run:
 
     def _bounce(self) -> None:
         """The engine could not be reached."""
-        job = self._pick({i: j for i, j in self.model.running.items() if not j.produced})
-        if job is not None:
+        if (job := self._pick({i: j for i, j in self.model.running.items() if not j.produced})) is not None:
             self.scheduler.requeue(job.request)
             self.model.requeue(job)
 
@@ -343,7 +343,7 @@ class Run:
     def _resize(self) -> None:
         """An engine tells other numbers; for a while it may take nothing."""
         site = self.random.choice(list(self.model.sites.values()))
-        spec = engine(self.random, site.spec.name, self.plan.features)
+        spec = engine(self.random, self.lanes, site.spec.name, self.plan.features)
         self._report(site, up=site.up, spec=replace(spec, slots=0) if self.random.random() < 0.1 else spec)
 
     def _reclass(self) -> None:

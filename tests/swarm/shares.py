@@ -53,6 +53,7 @@ class Shares:
         self.model = model
         self._drifts: dict[tuple[object, ...], Drift] = {}
         self._followed: set[tuple[object, ...]] = set()
+        self._passing: set[Name] = set()  # flows and classes that were served by a fast lane, whosever turn it was
         self._unclean: set[Line] = set()  # classes of whose heads one was passed since their backlog began, as it did not fit
 
     def restart(self) -> None:
@@ -64,14 +65,18 @@ class Shares:
         self._followed.clear()
         self._unclean |= {j.line for j in started if j.request.bypassed}
         self._unclean |= {j.line for j in self.model.queued.values() if j.request.bypassed}
+        for job in started:
+            if job.passed:
+                self._passing |= {job.flow, job.line}
+                self._unclean |= set(self.model.lines(job.request.pool))
         for pool in self.model.specs:
             lines = {line: self.model.competing(line) for line in self.model.lines(pool)}
             self._unclean -= {line for line, heads in lines.items() if not heads}
             if self.model.policy in TENANTS_SHARE:
                 for heads in lines.values():
-                    for one, other in combinations(sorted(j.flow for j in heads), 2):
+                    for one, other in combinations(sorted(j.flow for j in heads if j.flow not in self._passing), 2):
                         self._tenants(one, other)
-            clean = [line for line, heads in lines.items() if heads and line not in self._unclean]
+            clean = [line for line, heads in lines.items() if heads and line not in self._unclean | self._passing]
             if self.model.policy == "gmp":
                 self._minimum(pool, clean)
             elif self.model.policy == "weighted":

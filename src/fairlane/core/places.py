@@ -3,8 +3,8 @@
 The engine is chosen at dispatch, not at arrival (late binding): the least loaded of those that the request fits.
 
 A head that fits nowhere while smaller requests pass it would wait for ever. After a bounded cost has passed, its class
-*holds* one engine: nothing else starts there until the class's head does. One hold at a time in a pool, an owed class
-first, so the other engines go on serving.
+*holds* the engine that is predicted to fit it first: until then only what will have ended by then starts there. One hold at a
+time in a pool, an owed class first, so the other engines go on serving.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ class Places:
         self.open: list[EngineState] = []
         self.running = 0
         self.held: EngineState | None = None
-        self.held_for: int | None = None  # rank
-        self._held_by: Request | None = None
+        self.held_by: Request | None = None
         self.context: int | None = None  # of the largest engine that is open, or None where one is unknown
         self.reconfigure(engines)
 
@@ -67,8 +66,6 @@ class Places:
             state.spec = spec
             state.limit.reconfigure(spec)
         self._note_open()
-        if state is self.held and not up:
-            self.release_hold()
 
     @property
     def full(self) -> bool:
@@ -80,12 +77,7 @@ class Places:
 
     def choose(self, request: Request) -> EngineState | None:
         """The least loaded engine that the request fits and no hold keeps from it."""
-        fitting = []
-        for engine in self.open:
-            if engine is self.held and self.held_for != request.rank:
-                continue
-            if engine.limit.fits(request) and (engine.spec.context is None or self._suits(engine, request)):
-                fitting.append(engine)
+        fitting = [e for e in self.open if e.limit.fits(request) and (e.spec.context is None or self._suits(e, request))]
         return fitting[0] if len(fitting) == 1 else min(fitting, key=_load, default=None)
 
     def take(self, request: Request, engine: EngineState) -> None:
@@ -93,7 +85,7 @@ class Places:
         request.engine = engine
         engine.limit.take(request)
         self.running += 1
-        if self.held is not None and self.held_for == request.rank:
+        if self.held_by is not None and self.held_by.rank == request.rank:
             self.release_hold()
 
     def release(self, request: Request) -> None:
@@ -101,28 +93,31 @@ class Places:
         engine = request.engine
         engine.limit.release(request)
         self.running -= 1
-        if engine.leaving:
-            self._drop_if_done(engine)
+        self._drop_if_done(engine)
 
     def hold(self, request: Request) -> None:
-        """Reserves the engine that is nearest to having room for the request."""
-        engine = min((e for e in self.open if self._suits(e, request)), key=_load, default=None)
+        """Reserves the engine that is predicted to have room for the request first, in place of any other."""
+        suiting = (e for e in self.open if self._suits(e, request))
+        engine = min(suiting, key=lambda e: (e.limit.fits_in(request), _load(e)), default=None)
         if engine is not None:
-            self.held = engine
-            self.held_for = request.rank
-            self._held_by = request
+            self.release_hold()
+            self.held, self.held_by = engine, request
+            engine.limit.reserve(request)
 
     def review_hold(self, heads: Iterable[Request]) -> None:
-        """Ends a hold whose request waits no more, or whose class has no head that the engine suits."""
-        if self.held is None:
+        """Ends a hold whose request waits no more, whose engine is not open, or whose class has no head that the engine suits."""
+        held, by = self.held, self.held_by
+        if held is None or by is None:
             return
-        waits = self._held_by is not None and self._held_by.state is WAITING
-        if not waits or not any(r.rank == self.held_for and self._suits(self.held, r) for r in heads):
+        waits = by.state is WAITING and held in self.open
+        if not waits or not any(r.rank == by.rank and self._suits(held, r) for r in heads):
             self.release_hold()
 
     def release_hold(self) -> None:
         """Lets every request onto the held engine again."""
-        self.held = self.held_for = self._held_by = None
+        if self.held is not None:
+            self.held.limit.reserve(None)
+        self.held = self.held_by = None
 
     def _suits(self, engine: EngineState, request: Request) -> bool:
         context, largest = engine.spec.context, self.context
@@ -136,8 +131,6 @@ class Places:
     def _drop_if_done(self, engine: EngineState) -> None:
         if engine.leaving and engine.limit.running == 0:
             self.engines.pop(engine.spec.name, None)
-        if engine is self.held and engine.leaving:
-            self.release_hold()
 
 
 def _load(engine: EngineState) -> float:

@@ -224,16 +224,17 @@ class PoolScheduler:
                 self.queued -= 1
                 head.flow.tenant.queued -= 1
                 started = self._run(head, engine, now)
-                for other in skipped if head in heads else ():
+                for other in skipped if head in heads else skipped[:1]:  # the lane passes all, and may delay the first
                     self._note_bypass(other, head.cost, now)
                 return started
             skipped.append(head)
         return None
 
     def _short(self) -> Iterator[Request]:
-        """The first short request of each class: the fast lane may have room for it though it has none for those ahead."""
+        """The first short request of each class that holds no engine: the fast lane may have room for it though none for heads."""
+        by = self.places.held_by
         for queue in self.queues:
-            if not queue.full and (request := queue.short.first_able()) is not None:
+            if not queue.full and (by is None or by.rank != queue.spec.rank) and (request := queue.short.first_able()) is not None:
                 yield request
 
     def _run(self, request: Request, engine: EngineState, now: float) -> Start:
@@ -254,7 +255,6 @@ class PoolScheduler:
         bound, rate, places = 2.0 * self.queues[head.rank].cost_max, self.rate.per_s(now), self.places
         if rate is not None:
             bound = min(bound, rate * (head.deadline - now) / 2)
-        if head.bypassed < bound or places.held_for == head.rank or not self.holds:
-            return
-        if places.held_for is None or (self.order.is_owed(head.rank) and not self.order.is_owed(places.held_for)):
+        by = places.held_by
+        if head.bypassed >= bound and self.holds and (by is None or (self.order.is_owed(head.rank) > self.order.is_owed(by.rank))):
             places.hold(head)

@@ -73,6 +73,12 @@ class Limit(Protocol):
     def fits(self, request: Request) -> bool:
         """Whether the request may start now."""
 
+    def fits_in(self, request: Request) -> float:
+        """How long until the request is predicted to fit, in output tokens of what runs."""
+
+    def reserve(self, request: Request | None) -> None:
+        """From now on other classes may start only what ends before the request is predicted to fit; None ends that."""
+
     def take(self, request: Request) -> None:
         """Counts the request as running."""
 

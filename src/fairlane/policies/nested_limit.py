@@ -7,6 +7,11 @@ request fits if that peak with it is within κ of the capacity; for the less urg
 do not take the last room. Source: Past-Future scheduling (arXiv 2507.10150). Cost: O(1) where the sums decide; else O(running),
 and a sort if something has changed since the last one.
 
+Reservation. All that runs decodes in step, so output tokens to come are a clock: it tells when those that run will have ended far
+enough for another to fit. While an engine is reserved, a request of another class may start only if it is predicted to end before
+that moment (backfilling). Those that start so do not count for the moment, so that it comes however long they really are; nor do
+those whose progress is not seen, which may end at any time. Cost: O(running · log running) where something has changed, else O(1).
+
 Prefill. A batch that is prefilling decodes slowly, so the prompt tokens of streamed requests without a first token are bounded;
 if there are none, a prompt of any size may start.
 
@@ -16,10 +21,13 @@ of the slots is lent out, and engines with fewer than 4 have no lane. Who outgro
 An engine that runs nothing takes any request, so that one larger than a limit is not stuck for ever.
 """
 
+from collections.abc import Iterable
+from math import inf
 from operator import attrgetter
 
 from fairlane.core.request import Request
 from fairlane.core.values import Engine
+from fairlane.policies.peak import stays_within
 
 KV_RATIO = 0.92  # κ for the most urgent class
 LOWER_RATIO = 0.93  # of κ, for the others
@@ -42,13 +50,17 @@ class NestedLimit:
         self.prefilling = 0
         self.short_running = 0
         self.short_final = 0
+        self.lane_output = 0
         self._requests: dict[Request, None] = {}  # that run
         self._falling: list[Request] | None = None  # the same by tokens to come, once somebody had to know
+        self.reserved: Request | None = None
+        self._before: dict[Request, None] = {}  # of what runs, what did when it was reserved
+        self._moment: float | None = None  # when they will have made room for it, once somebody had to know
         self.reconfigure(engine)
 
     def fits(self, request: Request) -> bool:
         """Whether the request may start beside what runs."""
-        if self.running >= self.slots:
+        if self.running >= self.slots or (self.reserved is not None and not self._ends_in_time(request)):
             return False
         if self.running == 0:
             return True
@@ -58,10 +70,22 @@ class NestedLimit:
             return False
         if self.kv_tokens is None:
             return True
-        cap = int(self.kv_tokens * (KV_RATIO if request.rank == 0 else KV_RATIO * LOWER_RATIO))
-        if not request.short and self.lane_tokens > self.short_final:
-            cap -= self.lane_tokens - self.short_final
-        return self.final + request.prompt_tokens + request.upper_tokens <= cap or self._stays_within(cap, request)
+        prompt, upper, cap = request.prompt_tokens, request.upper_tokens, self._cap(self.kv_tokens, request, self.short_final)
+        if self.final + prompt + upper <= cap:
+            return True
+        if self._falling is None:
+            self._falling = sorted(self._requests, key=_coming, reverse=True)
+        return stays_within(cap, self._falling, prompt, upper)
+
+    def fits_in(self, request: Request) -> float:
+        """After how many output tokens of what runs the request is predicted to fit, if nothing else starts."""
+        return self._fits_in(request, self._requests)
+
+    def reserve(self, request: Request | None) -> None:
+        """Keeps other classes from what would make the request wait longer; None ends that."""
+        self.reserved = request
+        self._before = {} if request is None else self._requests.copy()
+        self._moment = None
 
     def take(self, request: Request) -> None:
         """Counts the request in all three."""
@@ -80,7 +104,8 @@ class NestedLimit:
     def release(self, request: Request) -> None:
         """Takes out what `take` and `progress` have counted."""
         del self._requests[request]
-        self._falling = None
+        self._before.pop(request, None)
+        self._falling = self._moment = None
         if request.short:
             self._count_short(request, -1)
         held = request.held_tokens
@@ -91,7 +116,7 @@ class NestedLimit:
 
     def progress(self, request: Request, produced: int) -> None:
         """The request has produced so many output tokens: its prompt is prefilled, and a short prediction is raised."""
-        self._falling = None
+        self._falling = self._moment = None
         if request.short and produced > self.lane_output:
             self._count_short(request, -1)
             request.short = False
@@ -114,9 +139,11 @@ class NestedLimit:
 
     def reconfigure(self, engine: Engine) -> None:
         """Takes new numbers; a smaller limit stops nothing that runs."""
+        self._moment = None
         self.slots = engine.slots
         self.kv_tokens = engine.kv_tokens
         self.prefill_tokens = engine.prefill_tokens
+        self.short_final += self.short_running * (engine.lane_output - self.lane_output)
         self.lane_output = engine.lane_output
         tenth = -(-engine.slots // LANE_SLOTS_PART)
         self.lane_places = min(engine.lane_places, tenth) if engine.slots >= LANE_SLOTS_MIN else 0
@@ -126,20 +153,41 @@ class NestedLimit:
         self.short_running += sign
         self.short_final += sign * (request.prompt_tokens + self.lane_output)
 
-    def _stays_within(self, cap: int, request: Request) -> bool:
-        """Whether what runs and the request will never hold more together."""
-        if self._falling is None:
-            self._falling = sorted(self._requests, key=_coming, reverse=True)
-        coming, total, count, pending = request.upper_tokens, 0, 0, True
-        for other in self._falling:
-            if pending and other.coming_tokens <= coming:  # here is its own place
-                pending = False
-                count += 1
-                total += request.prompt_tokens
-                if total + count * coming > cap:
-                    return False
-            count += 1
-            total += other.held_tokens
-            if total + count * other.coming_tokens > cap:
-                return False
-        return not pending or total + request.prompt_tokens + (count + 1) * coming <= cap
+    def _cap(self, kv_tokens: int, request: Request, short_final: int) -> int:
+        """How much all may hold together with the request, where short ones will hold so much."""
+        cap = int(kv_tokens * (KV_RATIO if request.rank == 0 else KV_RATIO * LOWER_RATIO))
+        return cap if request.short or self.lane_tokens <= short_final else cap - (self.lane_tokens - short_final)
+
+    def _ends_in_time(self, request: Request) -> bool:
+        """Whether the request is of the class that the engine is reserved for, or predicted to end before the moment of that."""
+        head = self.reserved
+        if head is None or request.rank == head.rank:
+            return True
+        if self._moment is None:
+            self._moment = self._fits_in(head, self._before)
+        return request.upper_tokens < self._moment
+
+    def _fits_in(self, request: Request, among: Iterable[Request]) -> float:
+        """The same if only these ran; found by bisection over their ends."""
+        if self.slots <= 0:
+            return inf
+        falling = sorted((r for r in among if r.streams), key=_coming, reverse=True)
+        least, most = 0, len(falling)  # of them that run on beside it
+        while least < most:
+            middle = (least + most + 1) // 2
+            if self._fits_beside(request, falling[:middle], falling[middle].coming_tokens if middle < len(falling) else 0):
+                least = middle
+            else:
+                most = middle - 1
+        return falling[least].coming_tokens if least < len(falling) else 0
+
+    def _fits_beside(self, request: Request, falling: list[Request], after: int) -> bool:
+        """Whether there will be a slot and KV for the request after so many tokens, when these run and their prompts are prefilled."""
+        short = [r for r in falling if r.short]
+        kept = 0 if request.short else max(0, self.lane_places - len(short))
+        if self.slots - len(falling) <= kept:
+            return False
+        if self.kv_tokens is None:
+            return True
+        cap = self._cap(self.kv_tokens, request, sum(r.prompt_tokens + self.lane_output for r in short))
+        return stays_within(cap, falling, request.prompt_tokens - after, request.upper_tokens + after)

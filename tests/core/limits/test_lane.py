@@ -145,3 +145,28 @@ def test_the_lane_moves_no_clock() -> None:
     submitted(scheduler, [quick])
     assert queue.turns.clock.v == before
     assert queue.flows["b"].tag == before + quick.flow_charge
+
+
+def test_a_lane_of_another_size_keeps_its_books() -> None:
+    """What short requests will hold follows the output that the lane is for, also for those that run when it changes."""
+    limit = NestedLimit(replace(LANE, kv_tokens=10_000))
+    quick = short()
+    limit.take(quick)
+    limit.reconfigure(replace(LANE, kv_tokens=10_000, lane_output=100))
+    assert limit.short_final == 110
+    limit.release(quick)
+    assert limit.short_final == 0
+
+
+def test_short_requests_do_not_pass_a_large_head_for_ever() -> None:
+    """One that fits no engine beside them starts after a bounded cost of what the lane lets by, in its own flow too."""
+    scheduler = make((replace(LANE, slots=8, kv_tokens=1000),))
+    first, large = short(A, 1), request(A, 1, prompt=845, output=10)
+    assert submitted(scheduler, [first, large]) == [first]
+    running = [first]
+    for now in range(1, 60):
+        running += submitted(scheduler, [short(A, 1, now)], now)
+        running += end(scheduler, running.pop(0), now)
+        if large in running:
+            return
+    pytest.fail("it still waits")

@@ -1,0 +1,25 @@
+"""What the swarm knows of holds: which engine a scheduler holds for which request, and what ran there when it began to."""
+
+from __future__ import annotations
+
+from fairlane.core.request import Request
+from fairlane.core.scheduler import Scheduler
+from tests.swarm.model import Hold, Job, Model
+
+Held = dict[str, tuple[str, Request]]  # by pool: the engine, and for whom
+
+
+def held_by(scheduler: Scheduler) -> Held:
+    """The held engine of each pool that has one, and the request that it is held for."""
+    held = {name: (pool.places.held, pool.places.held_by) for name, pool in scheduler.pools.items()}
+    return {name: (engine.spec.name, by) for name, (engine, by) in held.items() if engine is not None and by is not None}
+
+
+def note_holds(model: Model, before: Held, now: Held, started: list[Job]) -> None:
+    """Tells the model of holds after a step; where several requests started in it, what ran when a new one began is not known."""
+    model.holds = {pool: hold for pool, hold in model.holds.items() if pool in now}
+    for pool, (engine, by) in now.items():
+        starts = [j for j in started if j.request.pool == pool]
+        if before.get(pool) != (engine, by) or any(j.request.rank == by.rank for j in starts):
+            site = model.sites[engine]
+            model.holds[pool] = Hold(site, by, {j.moment for j in site.jobs.values()} if len(starts) <= 1 else None)
