@@ -19,7 +19,7 @@ from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Engine, Outcome, State, Usage
 from fairlane.errors import Reason
 from tests.swarm.checks import CONTENDED, LATE, Broken, Checks, held
-from tests.swarm.holds import held_by, note_holds
+from tests.swarm.holds import begin_hold, held_by, note_holds
 from tests.swarm.model import Job, Model, Site
 from tests.swarm.plan import NEVER_S, Plan, classes, drawn, engine, tenant
 from tests.swarm.reference import Minimum
@@ -60,8 +60,7 @@ class Run:
         self.shares = Shares(self.model)
         self.tenants = {t.name: t for t in self.plan.tenants}
         self.quiet: set[tuple[str, int]] = set()  # tenants and ranks from which nothing comes now
-        self.ids = 0
-        self.steps = 0
+        self.ids = self.steps = 0
         self.event = ""
         self.log: list[str] = []
         self.renewed = False  # a tenant came with other numbers
@@ -367,6 +366,7 @@ class Run:
 
     def _tick(self) -> None:
         self.now += self.random.expovariate(1.0)
+        begin_hold(self.plan, self.lanes, self.scheduler, self.model)
 
     def _jump(self) -> None:
         """Far ahead; or first to just before something is due, when nothing may happen, and then to that moment."""
