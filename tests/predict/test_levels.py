@@ -8,6 +8,8 @@ from fairlane.predict.asked import Asked
 from fairlane.predict.histogram import bucket
 from fairlane.predict.levels import (
     NOTHING,
+    PRIORS,
+    TENANT,
     TRUST_MAX,
     Levels,
     Tenant,
@@ -80,4 +82,18 @@ def test_trust_stays_within_its_bounds(gains: list[tuple[float, float]]) -> None
         assert 0.006 < trust < 0.994
         assert abs(tenant.odds[5]) <= TRUST_MAX
     assert tenant.trust[0] == 1.0
-    assert Tenant(list(tenant.odds)).trust == tenant.trust
+    again = Tenant(list(tenant.odds))
+    assert (again.trust, again.priors) == (tenant.trust, tenant.priors)
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_sizes_need_fewer_answers_the_more_they_have_told(level: int) -> None:
+    """What sizes have gained or cost moves how many answers a new one needs; other levels keep their priors."""
+    helped, harmed = Tenant(), Tenant()
+    for _ in range(20):
+        for each in (level, TENANT):
+            helped.judge(each, 0.3, 0.2)
+            harmed.judge(each, -0.1, 0.2)
+    assert helped.priors[level] < PRIORS[level] / 2
+    assert harmed.priors[level] > PRIORS[level] * 2
+    assert helped.priors[TENANT] == harmed.priors[TENANT] == PRIORS[TENANT]

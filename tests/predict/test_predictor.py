@@ -157,6 +157,28 @@ def test_like_requests_share_what_is_kept_for_between_the_bins() -> None:
     assert means == sorted(means)
 
 
+def test_a_new_tenant_is_told_from_others_after_a_few_answers() -> None:
+    """Seven short answers to prompts of all sizes make a short one likely, however long those of the others were."""
+    predictor = Predictor()
+    for place in range(300):
+        teach(predictor, Asked("settled", "model", prompt_tokens=1 + place), 1000)
+    for place in range(7):
+        teach(predictor, Asked("new", "model", prompt_tokens=2**place), 20)
+    assert predictor.mixture(Asked("new", "model", prompt_tokens=3000)).quantile(0.5) < 50
+
+
+@pytest.mark.parametrize(("is_told", "least", "most"), [(True, 1500, 4000), (False, 0, 300)])
+def test_a_new_size_is_heard_early_where_sizes_have_told_lengths(is_told: bool, least: int, most: int) -> None:
+    """Three long answers to prompts of a new size make a long one likely if sizes have gone with lengths, and not if they have not."""
+    random_ = random.Random(3)
+    predictor, sizes = Predictor(), [2**exponent for exponent in range(3, 11)]
+    for _ in range(600):
+        size = random_.choice(sizes)
+        teach(predictor, ASKED._replace(prompt_tokens=size), 2 * size if is_told else 2 * random_.choice(sizes))
+    teach(predictor, ASKED._replace(prompt_tokens=30_000), *[3000] * 3)
+    assert least < predictor.mixture(ASKED._replace(prompt_tokens=30_000)).quantile(0.5) < most
+
+
 @pytest.mark.parametrize(
     "draw",
     [

@@ -16,7 +16,8 @@ from fairlane.predict.kept import Kept
 
 HISTOGRAMS_MAX = 10_000  # of 2 to 8 kB, beside those of tenants, of whom each has some of these
 ANSWER_USES = 9  # histograms that one answer is learned in, at most
-PRIORS: Final = (0.3, 30, 30, 30, 10, 10, 10, 10, 10)  # answers after which a level counts half
+PRIORS: Final = (0.3, 30.0, 3.0, 30.0, 20.0, 20.0, 10.0, 5.0, 10.0)  # answers after which a level counts half, at first
+FALLS: Final = (0.0, 0.0, 0.0, 0.0, 0.6, 0.6, 0.0, 0.0, 0.0)  # of their logarithms, as the log odds of a level rise by one
 TENANT, TEMPLATE, TURN, PAUSE, GUESS = 2, 3, 6, 7, 8  # the levels that are treated by name; those from the turn on are bins
 TRUST_START, TRUST_MAX, TRUST_KEEP = 2.0, 5.0, 0.997  # log odds: at first, at most, and how slowly they return to the first
 SIZES, TURNS, GUESSES = 16, 2, 4  # bins in an octave of tokens
@@ -77,14 +78,16 @@ def pauses_around(turn: int, pause: int) -> Shares:
 class Tenant(Lengths):
     """How long the answers of a model to a tenant were, and how far each level is trusted to foretell them.
 
-    `odds` are the log odds that a level does better than what is more general, `trust` the chances that these come to.
+    `odds` are the log odds that a level does better than what is more general, `trust` the chances that these come to, and
+    `priors` the answers after which a level counts half: those of the sizes of prompts fall as their odds rise.
     """
 
-    __slots__ = ("odds", "trust")
+    __slots__ = ("odds", "priors", "trust")
 
     def __init__(self, odds: list[float] | None = None) -> None:
         super().__init__()
         self.odds = [TRUST_START] * len(PRIORS) if odds is None else odds
+        self.priors = [_prior(level, one) for level, one in enumerate(self.odds)]
         self.trust = [1.0, *[1.0 / (1.0 + math.exp(-one)) for one in self.odds[1:]]]  # there is nothing above the first
 
     def judge(self, level: int, gain: float, expected: float) -> float:
@@ -96,8 +99,15 @@ class Tenant(Lengths):
         elif odds < -TRUST_MAX:
             odds = -TRUST_MAX
         self.odds[level] = odds
+        if FALLS[level]:
+            self.priors[level] = _prior(level, odds)
         self.trust[level] = trust = 1.0 / (1.0 + math.exp(-odds))
         return trust
+
+
+def _prior(level: int, odds: float) -> float:
+    """The answers after which a level with these odds counts half."""
+    return PRIORS[level] * math.exp(FALLS[level] * (TRUST_START - odds))
 
 
 NOTHING: Final = Lengths()  # stands for a histogram that is not there

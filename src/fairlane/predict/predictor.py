@@ -3,9 +3,10 @@
 Similar is, from the general to the special: the same model; and class, or tenant; and template; and size of prompt, roughly
 and finely; or, in a conversation, the length of the turn before, and how long ago it was. The histograms of these levels are
 mixed, the special first. A level's weight is `n / (n + prior)` for its n answers, times its trust: the learned chance that it
-foretells this tenant's answers better than what is more general. So the size of prompts is heard where it separates services
-and not where it is noise. A trained model's guess can be one more level: what it is worth is learned like the rest. Between
-the bins of turns, pauses and guesses predictions are interpolated, which makes more of few answers.
+foretells this tenant's answers better than what is more general. For sizes of prompts, of which there are many, the prior falls
+as the trust rises: so they are heard early where they separate services, and late where they are noise. A trained model's
+guess can be one more level: what it is worth is learned like the rest. Between the bins of turns, pauses and guesses
+predictions are interpolated, which makes more of few answers.
 
 The upper length keeps its coverage by adaptive conformal inference (Gibbs and Candès, 2021) per model and class,
 `θ += η·(exceeded − (1 − τ))` in logarithms, whatever the distribution. An answer cut off by its cap tells only that it was to
@@ -23,7 +24,6 @@ from fairlane.predict.levels import (
     GUESS,
     NOTHING,
     PAUSE,
-    PRIORS,
     TURN,
     Bins,
     Chain,
@@ -161,7 +161,7 @@ class Predictor:
         for level, node in enumerate(chain.nodes):
             mass = node.mass
             if mass:
-                gain = mass / (mass + PRIORS[level] * node.weight) * (node.groups[group] / mass - expected)
+                gain = mass / (mass + tenant.priors[level] * node.weight) * (node.groups[group] / mass - expected)
                 expected += gain * tenant.judge(level, gain, expected) if level else gain
             node.learn(index, length, now)
         for level, bins, shares in self._bins_to_learn(place, chain.turns, now):
@@ -197,13 +197,13 @@ class Predictor:
         """The levels of a place, each as far as what is more special leaves room for it."""
         stem, turn, pause, guess = place
         nodes, tenant, turns = chain
-        trust = tenant.trust
+        trust, priors = tenant.trust, tenant.priors
         taken: _Taken = []
-        left = 1.0 if turn is None else _take_turns(taken, trust, turns, turn, pause)
+        left = 1.0 if turn is None else _take_turns(taken, tenant, turns, turn, pause)
         for level in _CHAIN:
             node = nodes[level]
             mass = node.mass
-            weight = left * trust[level] * mass / (mass + PRIORS[level] * node.weight)
+            weight = left * trust[level] * mass / (mass + priors[level] * node.weight)
             if weight > WEIGHT_MIN:
                 taken.append((weight, node))
                 left -= weight
@@ -219,7 +219,7 @@ class Predictor:
     def _guessed(self, mixture: Mixture, model: str, guess: int, tenant: Tenant) -> Mixture:
         """A mixture after what a guess says."""
         taken: _Taken = []
-        left = 1.0 - _take(taken, tenant.trust[GUESS], GUESS, self.levels.bins((model,)), around(guess))
+        left = 1.0 - _take(taken, tenant.trust[GUESS], tenant.priors[GUESS], self.levels.bins((model,)), around(guess))
         parts = [node.weighted(weight) for weight, node in taken]
         return Mixture(parts + [(factor * left, cum, part) for factor, cum, part in mixture.parts])
 
@@ -247,18 +247,22 @@ class Predictor:
         return max(cap + 1.0, mixture.quantile(gone + (1.0 - gone) * self.phase) if gone < _SURE else 0.0)
 
 
-def _take_turns(taken: _Taken, trust: list[float], turns: Bins, turn: int, pause: int | None) -> float:
+def _take_turns(taken: _Taken, tenant: Tenant, turns: Bins, turn: int, pause: int | None) -> float:
     """Take into a mixture what the turn before and the pause foretell, and tell the weight that is left for the rest."""
+    trust, priors = tenant.trust, tenant.priors
     left = 1.0
     if pause is not None and trust[PAUSE] > WEIGHT_MIN:
-        left -= _take(taken, trust[PAUSE], PAUSE, turns, pauses_around(turn, pause))
+        left -= _take(taken, trust[PAUSE], priors[PAUSE], turns, pauses_around(turn, pause))
     if left * trust[TURN] > WEIGHT_MIN:
-        left -= _take(taken, left * trust[TURN], TURN, turns, turns_around(turn), otherwise=_assumed(turn))
+        left -= _take(taken, left * trust[TURN], priors[TURN], turns, turns_around(turn), otherwise=_assumed(turn))
     return left
 
 
-def _take(taken: _Taken, most: float, level: int, bins: Bins, shares: Shares, *, otherwise: Lengths = NOTHING) -> float:
-    """Take the histograms of bins into a mixture, and tell the weight that they get, which is `most` if they are sure."""
+def _take(taken: _Taken, most: float, prior: float, bins: Bins, shares: Shares, *, otherwise: Lengths = NOTHING) -> float:
+    """Take the histograms of bins into a mixture, and tell the weight that they get.
+
+    It is `most` if they are sure, and half of it after `prior` answers.
+    """
     evidence = whole = 0.0
     known: _Taken = []
     for share, number in shares:
@@ -271,7 +275,7 @@ def _take(taken: _Taken, most: float, level: int, bins: Bins, shares: Shares, *,
             evidence += share * mass / node.weight
             whole += share
             known.append((share, node))
-    weight = most * evidence / (evidence + PRIORS[level])
+    weight = most * evidence / (evidence + prior)
     if weight <= WEIGHT_MIN:
         return 0.0
     part = weight / whole
@@ -291,7 +295,7 @@ def _compare(tenant: Tenant, level: int, bins: Bins, shares: Shares, *, group: i
             whole += share
     if not whole:
         return 0.0
-    gain = evidence / (evidence + PRIORS[level]) * (near / whole - expected)
+    gain = evidence / (evidence + tenant.priors[level]) * (near / whole - expected)
     return gain * tenant.judge(level, gain, expected)
 
 
