@@ -158,11 +158,11 @@ def test_like_requests_share_what_is_kept_for_between_the_bins() -> None:
 
 
 def test_a_new_tenant_is_told_from_others_after_a_few_answers() -> None:
-    """Fifteen short answers to prompts of all sizes make a short one likely, however long those of the others were."""
+    """Ten short answers to prompts of all sizes make a short one likely, however long those of the others were."""
     predictor = Predictor()
     for place in range(300):
         teach(predictor, Asked("settled", "model", prompt_tokens=1 + place), 1000)
-    for place in range(15):
+    for place in range(10):
         teach(predictor, Asked("new", "model", prompt_tokens=2**place), 20)
     assert predictor.mixture(Asked("new", "model", prompt_tokens=100_000)).quantile(0.5) < 50
 
