@@ -1,6 +1,7 @@
 """Past-only prediction over a trace: each request is predicted at its arrival, from the answers that were complete by then."""
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ class Foretold(NamedTuple):
     tokens: int
     prediction: Prediction
     short: float  # the chance of a short answer
-    half: float  # the median
+    half: int  # the median, in whole tokens as lengths are
 
 
 def replay(
@@ -33,6 +34,6 @@ def replay(
         prediction = lengths.predict(asked, record.cap)
         heapq.heappush(waiting, (record.done, place, record, asked, prediction))
         mixture = lengths.mixture(asked, record.cap)
-        yield Foretold(record.tokens, prediction, mixture.up_to(SHORT_TOKENS)[0], mixture.quantile(0.5))
+        yield Foretold(record.tokens, prediction, mixture.up_to(SHORT_TOKENS)[0], math.ceil(mixture.quantile(0.5)))
     for done, _, past, asked, prediction in sorted(waiting, key=lambda entry: entry[:2]):
         lengths.learn(asked, past.cap, prediction, past.tokens, done)
