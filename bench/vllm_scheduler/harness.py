@@ -14,17 +14,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import torch  # type: ignore[import-not-found]
-from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig  # type: ignore[import-not-found]
-from vllm.sampling_params import SamplingParams  # type: ignore[import-not-found]
-from vllm.utils.hashing import sha256  # type: ignore[import-not-found]
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # type: ignore[import-not-found]
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # type: ignore[import-not-found]
-from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # type: ignore[import-not-found]
-from vllm.v1.outputs import ModelRunnerOutput  # type: ignore[import-not-found]
-from vllm.v1.request import Request  # type: ignore[import-not-found]
-from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
+import torch
+from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
 
 from bench.vllm_scheduler.play import Sent, Served
 from fairlane.sim.engine.model import PS_PER_S, EngineModel
@@ -57,7 +57,7 @@ class VllmEngine:
     def __init__(self, model: EngineModel, *, ahead: bool = False) -> None:
         self.model = model
         self.preemptions = 0
-        self._scheduler = make_scheduler(model, ahead=ahead)
+        self._scheduler = make_scheduler(model, AsyncScheduler if ahead else Scheduler)
         self._hasher = get_request_block_hasher(model.block_tokens, sha256) if model.keep_blocks else None
         self._depth = 2 if ahead else 1
         self._flights: deque[Flight] = deque()
@@ -123,8 +123,8 @@ class VllmEngine:
                 self._decoding.discard(output.request_id)
 
 
-def make_scheduler(model: EngineModel, *, ahead: bool) -> Scheduler:
-    """One of vLLM's two schedulers with the sizes of `model`; it keeps one block of its cache for itself."""
+def make_scheduler(model: EngineModel, kind: type[Scheduler], policy: str = "fcfs") -> Scheduler:
+    """A scheduler for vLLM with the sizes of `model`; it keeps one block of its cache for itself."""
     blocks = model.kv_tokens // model.block_tokens + 1
     with TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(SMALLEST), encoding="utf-8")
@@ -136,7 +136,7 @@ def make_scheduler(model: EngineModel, *, ahead: bool) -> Scheduler:
         is_encoder_decoder=False,
         enable_chunked_prefill=True,
         scheduler_reserve_full_isl=model.whole_prompts,
-        policy="fcfs",
+        policy=policy,
     )
     cache = CacheConfig(block_size=model.block_tokens, enable_prefix_caching=model.keep_blocks)
     cache.num_gpu_blocks = blocks
@@ -145,7 +145,7 @@ def make_scheduler(model: EngineModel, *, ahead: bool) -> Scheduler:
         block_size=model.block_tokens, num_kv_heads=HEADS["num_key_value_heads"], head_size=HEADS["head_dim"], dtype=torch.float32
     )
     init_none_hash(sha256)
-    return (AsyncScheduler if ahead else Scheduler)(
+    return kind(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], kv)]),
         structured_output_manager=StructuredOutputManager(config),

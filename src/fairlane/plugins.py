@@ -4,14 +4,18 @@ A name's module is imported when the name is first asked for, so that a start pa
 names are looked up here and nowhere else.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fairlane.core.protocols import Limit, Policy
 from fairlane.core.values import Engine, PriorityClass
-from fairlane.engines.adapter import Adapter
 from fairlane.errors import SettingsError
+
+if TYPE_CHECKING:
+    from fairlane.engines.adapter import Adapter
 
 ENGINE_ADAPTERS = {
     "embedded": "fairlane.engines.llamacpp:LlamaCpp",
