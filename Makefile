@@ -1,11 +1,12 @@
 PYTHON ?= python3
 ARGS ?=
 VENV := .venv
+VLLM_VENV ?= .venv-vllm
 BIN := $(VENV)/bin
 
 SOURCE := $(shell find src -name '*.py') pyproject.toml hatch_build.py scripts/product.sh
 
-.PHONY: serve test test-compiled check format docs bench ablation vllm-compare lock clean
+.PHONY: serve test test-compiled test-vllm check format docs bench ablation vllm-compare lock clean
 
 serve: $(VENV)/.product  ## run the gateway on the embedded model
 	$(BIN)/fairlane serve $(ARGS)
@@ -15,6 +16,9 @@ test: $(VENV)/.dev  ## all tests, on the source
 
 test-compiled: $(VENV)/.dev $(VENV)/.product  ## all tests again, on the product as it is installed
 	FAIRLANE_INSTALLED=1 $(BIN)/pytest -m 'not source' $(ARGS)
+
+test-vllm:  ## the tests of the vLLM plugin; installs vLLM into a folder of its own
+	VLLM_VENV=$(VLLM_VENV) PYTHON=$(PYTHON) sh scripts/test_vllm.sh $(ARGS)
 
 check: $(VENV)/.dev  ## format, lint, strict types, import layers
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && PYTHONPATH=src $(BIN)/lint-imports --no-logo
@@ -32,7 +36,7 @@ ablation: $(VENV)/.dev $(VENV)/.product  ## what each part of the scheduler is w
 	$(BIN)/python -m bench.ablation $(ARGS) >docs/ablation.md.new && mv docs/ablation.md.new docs/ablation.md
 
 vllm-compare:  ## the simulator's engine beside vLLM's scheduler; installs vLLM into a folder of its own
-	sh bench/vllm_scheduler/run.sh $(ARGS)
+	VLLM_VENV=$(VLLM_VENV) PYTHON=$(PYTHON) sh bench/vllm_scheduler/run.sh $(ARGS)
 
 lock:  ## renew requirements/*.txt from pyproject.toml
 	sh scripts/lock.sh $(BIN)
@@ -49,4 +53,4 @@ $(VENV)/.product: $(VENV)/.serve $(SOURCE)
 	sh scripts/product.sh $(VENV) && touch $@
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Makes the virtual environment $1 with exactly the packages of the lock file $2.
+# Makes the virtual environment $1 with exactly the packages of the lock file $2; without that, an empty one.
 # Debian's python3 comes without ensurepip; as root the missing package is installed, else it is named.
 set -eu
-venv=$1 lock=$2
+venv=$1 lock=${2:-}
 python=${PYTHON:-python3}
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
@@ -22,4 +22,4 @@ if [ ! -x "$venv/bin/pip" ]; then
     }
     "$python" -m venv "$venv"
 fi
-"$venv/bin/pip" install --disable-pip-version-check --require-hashes --no-deps -q --progress-bar on -r "$lock"
+[ -z "$lock" ] || "$venv/bin/pip" install --disable-pip-version-check --require-hashes --no-deps -q --progress-bar on -r "$lock"
