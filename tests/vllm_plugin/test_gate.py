@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fairlane import vllm_plugin
 from fairlane.vllm_plugin import gate
 from fairlane.vllm_plugin.asked import EngineRequest
 
@@ -52,3 +53,9 @@ def test_an_engine_needs_nothing_of_the_gateway() -> None:
         "from fairlane.vllm_plugin import configured, order, waiting, asked, gate\nassert configured.read({}).classes"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_package_has_nothing_else_to_offer() -> None:
+    """A name that was misspelt on vLLM's command line is told as missing."""
+    with pytest.raises(AttributeError, match="FairlaneSheduler"):
+        getattr(vllm_plugin, "FairlaneSheduler")  # noqa: B009 - as vLLM looks for it

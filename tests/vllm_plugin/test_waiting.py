@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from fairlane.vllm_plugin.order import FLOWS_MAX
 from tests.vllm_plugin.stand_in import Batch, FakeRequest, Params, Stats, asking, line
 
 
@@ -194,6 +195,22 @@ def test_output_beyond_the_prediction_is_charged_as_it_comes() -> None:
     assert charges == [0, 0, 256, 256, 1024, 1024]
     waiting.finish(request)
     assert waiting.order.charged == cost(request)
+
+
+def test_tenants_that_are_gone_do_not_pile_up() -> None:
+    """Callers that invent a name for each request take no memory for ever, and those that have something here keep their turn."""
+    waiting = line()
+    busy = asking(1, "busy")
+    waiting.add_request(busy)
+    waiting.pop_request()
+    for number in range(2 * FLOWS_MAX + 5):
+        request = asking(1, f"once-{number}")
+        waiting.add_request(request)
+        assert waiting.pop_request() is request
+        request.runs(1)
+        waiting.finish(request)
+        assert len(waiting.order.queues[1].flows) <= FLOWS_MAX + 1
+    assert "busy" in waiting.order.queues[1].flows
 
 
 def test_an_empty_line_has_no_first() -> None:

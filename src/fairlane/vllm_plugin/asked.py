@@ -5,6 +5,7 @@ counts as not said: the request then belongs to the last class and to the tenant
 """
 
 import math
+from functools import lru_cache
 from itertools import count
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from fairlane.vllm_plugin.configured import Configured
 
 NAMELESS = ""
 NAME_MAX = 256  # characters: longer names are nonsense
+UNLISTED_MAX = 4096  # tenants without a weight of their own that are kept, because making one costs as much as reading all else
 KEY_MAX = 2**53  # up to where a whole number is kept exactly as a key
 
 
@@ -53,6 +55,7 @@ class Asked:
         self._configured = configured
         self._classes = configured.classes
         self._key = configured.policy.tenants.key
+        self._unlisted = lru_cache(UNLISTED_MAX)(Tenant)
         self._ids = count(1)
 
     def read(self, engine: EngineRequest) -> Request:
@@ -90,4 +93,4 @@ class Asked:
 
     def _tenant(self, asked: object) -> Tenant:
         name = asked if isinstance(asked, str) and len(asked) <= NAME_MAX else NAMELESS
-        return self._configured.tenants.get(name) or Tenant(name)
+        return self._configured.tenants.get(name) or self._unlisted(name)

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 
 VERSION = "0.32.0"
 POLICY = "fcfs"
-SCHEDULER = ("schedule", "finish_requests", "_free_request", "waiting", "kv_holding_waiting", "running")
+METHODS = ("schedule", "_free_request")  # of vLLM's scheduler, that are overridden
+SCHEDULER = ("policy", "waiting", "kv_holding_waiting", "running")
 REQUEST = (
     "request_id", "arrival_time", "priority", "num_prompt_tokens", "num_output_tokens", "num_computed_tokens", "num_preemptions",
     "max_tokens", "sampling_params", "prefill_stats",

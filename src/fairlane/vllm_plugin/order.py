@@ -13,6 +13,7 @@ from fairlane.core.tenants import TenantState
 from fairlane.core.values import ENDED, PriorityClass
 
 NO_CLOCK = 0.0  # of what measures time in the core: none of it is used here
+FLOWS_MAX = 10_000  # tenants of a class whose debts are remembered while they have nothing here: 10 MB of memory
 
 
 class BatchOrder:
@@ -23,6 +24,7 @@ class BatchOrder:
         self.queues = [ClassQueue(c, policy.tenants, clock, NO_CLOCK) for c, clock in zip(classes, clocks, strict=True)]
         self.classes = policy.classes
         self.queued = 0
+        self._flows_max = [FLOWS_MAX for _ in classes]
         self._first: Request | None = None  # as long as nothing has changed
 
     @property
@@ -34,6 +36,8 @@ class BatchOrder:
         """Puts a request into the line of its tenant. It has its cost, and its key."""
         queue = self.queues[request.rank]
         flow = queue.flows.get(request.tenant.name)
+        if flow is None and len(queue.flows) >= self._flows_max[request.rank]:
+            self._forget_idle(queue)
         tenant = flow.tenant if flow is not None else TenantState(request.tenant, NO_CLOCK)
         queue.add(request, queue.flow(tenant))
         self.queued += 1
@@ -86,6 +90,11 @@ class BatchOrder:
         request.cost = cost
         request.state = ENDED
         self._first = None
+
+    def _forget_idle(self, queue: ClassQueue) -> None:
+        """Names are the callers' to invent, so those that have nothing here must not pile up; each loses a debt of a request at most."""
+        queue.flows = {name: flow for name, flow in queue.flows.items() if flow.waiting or flow.running}
+        self._flows_max[queue.spec.rank] = max(FLOWS_MAX, 2 * len(queue.flows))
 
     def _left(self, request: Request) -> None:
         queue = self.queues[request.rank]

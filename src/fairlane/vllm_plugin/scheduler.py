@@ -27,11 +27,12 @@ class FairlaneScheduler(AsyncScheduler):  # type: ignore[misc] # untyped where v
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - vLLM's own arguments
         gate.demand_version(vllm.__version__)
+        gate.demand_names({"AsyncScheduler": (AsyncScheduler, gate.METHODS)})
         super().__init__(*args, **kwargs)
         probe = Request("probe", [0], SamplingParams(max_tokens=1), None)
         gate.demand_names(
             {
-                "Scheduler": (self, gate.SCHEDULER),
+                "AsyncScheduler": (self, gate.SCHEDULER),
                 "Request": (probe, gate.REQUEST),
                 "the plugin's RequestQueue": (WaitingRequests, RequestQueue.__abstractmethods__),
             }

@@ -10,6 +10,7 @@ import pytest
 import vllm
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import RequestQueue
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from fairlane.core.values import BASIS_POINTS
@@ -253,6 +254,13 @@ def test_a_wider_queue_of_vllm_stops_the_start(monkeypatch: pytest.MonkeyPatch) 
     """A method that vLLM's queues have got and ours lacks is named."""
     monkeypatch.setattr(RequestQueue, "__abstractmethods__", RequestQueue.__abstractmethods__ | {"rotate"})
     with pytest.raises(gate.UnfitVllm, match=r"the plugin's RequestQueue\.rotate"):
+        Driver(ROOMY)
+
+
+def test_another_way_to_an_end_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the method through which every request ends no charge would ever be settled."""
+    monkeypatch.delattr(Scheduler, "_free_request")
+    with pytest.raises(gate.UnfitVllm, match=r"AsyncScheduler\._free_request"):
         Driver(ROOMY)
 
 
