@@ -12,6 +12,7 @@ from fairlane.vllm_plugin import FairlaneScheduler
 from scripts.tiny_model import write
 
 
+@pytest.mark.timeout(400)  # importing and building an engine takes half a minute, and more on a busy machine
 def test_an_engine_in_this_process_runs_in_our_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scheduler is loaded by its name, every prompt is answered, urgent ones first, and the books balance."""
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
