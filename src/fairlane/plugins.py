@@ -21,7 +21,10 @@ ENGINE_ADAPTERS = {
     "embedded": "fairlane.engines.llamacpp:LlamaCpp",
     "llamacpp": "fairlane.engines.llamacpp:LlamaCpp",
     "openai": "fairlane.engines.openai:OpenAI",
-    "simulated": "fairlane.engines.simulated:Simulated",
+    "sglang": "fairlane.engines.sglang:SGLang",
+    "simulated": "fairlane.engines.openai:Simulated",
+    "tgi": "fairlane.engines.tgi:TGI",
+    "vllm": "fairlane.engines.vllm:VLLM",
 }
 POLICIES = {
     "gmp": "fairlane.policies.gmp:policy",

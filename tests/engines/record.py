@@ -1,11 +1,14 @@
-"""Records the pages of the real llama.cpp that the adapters' tests read: `python -m tests.engines.record`.
+"""Records the pages of real engines that the adapters' tests read: of llama.cpp by `python -m tests.engines.record`, of a vLLM that
+runs, best while requests wait in it, by `python -m tests.engines.record URL`.
 
-The names carry the version of xllamacpp, so that a new version is recorded beside the old one.
+The names carry the version, so that a new one is recorded beside the old one. Pages of engines that could not be run are written
+from their documentation, and their names say so.
 """
 
 import asyncio
 import contextlib
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -84,7 +87,15 @@ async def _record() -> None:
     await engine.stop()
 
 
-if __name__ == "__main__":
+def _record_vllm(url: str) -> None:
+    version = json.loads(get(f"{url}/version")[1])["version"]
+    for path in ("/metrics", "/v1/models"):
+        (PAGES / f"vllm-{version}-{NAMES[path]}").write_bytes(get(url + path)[1])
+
+
+if __name__ == "__main__" and len(sys.argv) > 1:
+    _record_vllm(sys.argv[1])
+elif __name__ == "__main__":
     asyncio.run(_record())
     with loading_server() as (_, url):
         (PAGES / f"llamacpp-{VERSION}-{LOADING}").write_bytes(get(url + "/health")[1])

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from fairlane.engines.adapter import Adapter, Report
 from fairlane.engines.llamacpp import LlamaCpp
-from fairlane.engines.openai import OpenAI
-from fairlane.engines.simulated import Simulated
+from fairlane.engines.openai import OpenAI, Simulated
 from tests.engines.record import LOADING, page
 
 HEALTH, PROPS, MODELS = page("health.json"), page("props.json"), page("models.json")

@@ -24,7 +24,7 @@ def test_the_embedded_engine_is_read_as_llamacpp() -> None:
 
 def test_an_unknown_kind_names_the_known_ones() -> None:
     """A misspelt kind is an error of the settings that tells what there is."""
-    with pytest.raises(SettingsError, match=r"unknown engine kind 'vlm'; known: embedded, llamacpp, openai, simulated"):
+    with pytest.raises(SettingsError, match=r"unknown engine kind 'vlm'; known: embedded, llamacpp, openai, sglang, simulated, tgi, vllm"):
         engine_adapter("vlm")
 
 

@@ -24,7 +24,7 @@ from fairlane.telemetry.log import Log
 
 SETTINGS = """
 anonymous: {class: free}
-pools: [{name: main, models: [m], engines: [{name: e, kind: openai, url: "http://127.0.0.1:9", slots: 1}]}]
+pools: [{name: main, models: [m], engines: [{name: e, kind: vllm, url: "http://127.0.0.1:9", slots: 1}]}]
 """
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENTS = [b'data: {"choices":[{"a":%d}]}\n\n' % number for number in range(3)]
@@ -40,6 +40,9 @@ def post(*, stream: bool) -> bytes:
     more = b',"stream":true,"stream_options":{"include_usage":true}' if stream else b""
     body = b'{"model":"m","max_tokens":8,"messages":[{"role":"user","content":"hi"}]%b}' % more
     return b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+BUSY = b'{"error":{"message":"busy","type":"Service Unavailable","param":null,"code":503}}'
 
 
 def chunk(data: bytes) -> bytes:
@@ -107,8 +110,9 @@ class World:
         self.recover()
 
     def recover(self) -> None:
-        """A probe has found the engine well."""
+        """A probe has found the engine well, and if it was full a moment has passed."""
         self._link._set_up(Report(healthy=True))
+        self._link._has_room()
 
     async def _connected(self, make: Callable[[], asyncio.Protocol], *_: object, **__: object) -> tuple[Line, asyncio.Protocol]:
         await asyncio.sleep(0)
@@ -162,6 +166,12 @@ ANSWERED = [says(PLAIN_HEAD + PLAIN[:9]), ends(PLAIN[9:])]
 def script(*, stream: bool) -> list[Step]:
     """Three clients ask; one is served, the others wait their turn."""
     return [lambda world: world.client(stream=stream)] * 3 + (STREAMED if stream else ANSWERED) * 3
+
+
+FULL = {
+    "status": [says(b"HTTP/1.1 503 Busy\r\ncontent-length: %d\r\n\r\n" % len(BUSY)), ends(BUSY)],
+    "event": [says(STREAM_HEAD), says(chunk(b"data: " + BUSY[:9])), ends(chunk(BUSY[9:] + b"\n\n") + b"0\r\n\r\n")],
+}
 
 
 def cut(*chosen: str) -> Step:
@@ -281,6 +291,24 @@ def test_a_fault_between_any_two_events_leaves_nothing_behind(fault: str, stream
                 with path.open("w") as sink:
                     world = runner.run(scenario(Log(sink), silent, steps, fault, at=at, pause=pause))
                 check(world, path.read_bytes())
+
+
+@pytest.mark.parametrize("way", FULL)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_around_an_engines_being_full_leaves_nothing_behind(fault: str, way: str, tmp_path: Path) -> None:
+    """The same where the engine refuses the first request for want of room, and serves all three after a while."""
+    ask, answers = script(stream=True)[:3], script(stream=True)[3:]
+    steps = [*ask, *FULL[way], World.recover, *answers]
+    silent, other = socket.socketpair()
+    path = tmp_path / "log"
+    with silent, other, asyncio.Runner() as runner:
+        for pause in (0, 1, 4):
+            for at in range(len(steps) + 1):
+                with path.open("w") as sink:
+                    world = runner.run(scenario(Log(sink), silent, steps, fault, at=at, pause=pause))
+                check(world, path.read_bytes())
+                if fault == "none" and pause == 4:
+                    assert [outcome_of(line) for line in world.clients] == ["whole"] * 3
 
 
 @pytest.mark.source

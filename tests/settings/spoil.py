@@ -13,6 +13,8 @@ Case = tuple[str | None, str, list[str]]
 A = "sha256:" + "a" * 64
 B = "sha256:" + "b" * 64
 
+KINDS = "'embedded', 'llamacpp', 'vllm', 'sglang', 'tgi', 'openai' or 'simulated'"
+
 GOOD = f"""\
 server:
   listen: 127.0.0.1:8080

@@ -46,11 +46,6 @@ CASES: dict[str, Case] = {
         "    class: paid\n    fair_by_user: true",
         ["18: tenants[0].fair_by_user: not available in this version"],
     ),
-    "later_kind": (
-        "kind: openai",
-        "kind: vllm",
-        ["9: pools[0].engines[0].kind: 'vllm' is not available in this version (use kind 'openai' for it)"],
-    ),
     "unknown_policy": (
         "policy: gmp",
         "policy: strct",

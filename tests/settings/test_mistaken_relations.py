@@ -80,6 +80,19 @@ CASES: dict[str, Case] = {
         "kind: openai, model_file: m.gguf",
         ["9: pools[0].engines[0].model_file: an engine of kind 'openai' has no model_file"],
     ),
+    "settings_of_other_kinds": (
+        "kind: openai",
+        "kind: openai, priority_step_s: 1, scheduler_plugin: true",
+        [
+            "9: pools[0].engines[0].priority_step_s: an engine of kind 'openai' has no priority_step_s",
+            "9: pools[0].engines[0].scheduler_plugin: an engine of kind 'openai' has no scheduler_plugin",
+        ],
+    ),
+    "a_plugin_of_sglang": (
+        "kind: openai",
+        "kind: sglang, priority_step_s: 0, scheduler_plugin: true",
+        ["9: pools[0].engines[0].scheduler_plugin: an engine of kind 'sglang' has no scheduler_plugin"],
+    ),
     "slo_beyond_the_wait": (
         "max_wait_s: 20",
         "max_wait_s: 20, ttft_slo_s: 21",

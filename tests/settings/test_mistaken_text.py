@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.settings.spoil import SECRET, A, Case, check
+from tests.settings.spoil import KINDS, SECRET, A, Case, check
 
 CASES: dict[str, Case] = {
     "duplicate_key": (
@@ -60,7 +60,7 @@ CASES: dict[str, Case] = {
     "secret_as_a_kind": (
         "kind: embedded",
         'kind: "${ENGINE_KEY}"',
-        ["10: pools[0].engines[1].kind: must be 'embedded', 'llamacpp', 'openai' or 'simulated', not the text '${ENGINE_KEY}'"],
+        [f"10: pools[0].engines[1].kind: must be {KINDS}, not the text '${{ENGINE_KEY}}'"],
     ),
     "url_with_password": (
         "http://127.0.0.1:9",

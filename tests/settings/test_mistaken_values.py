@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.settings.spoil import A, Case, check
+from tests.settings.spoil import KINDS, A, Case, check
 
-KINDS = "'embedded', 'llamacpp', 'openai' or 'simulated'"
 CASES: dict[str, Case] = {
     "no_workers": ("  drain_s: 60", "  workers: 0", ["3: server.workers: must be at least 1, not 0"]),
     "seconds_as_text": (

@@ -30,6 +30,7 @@ class Stub:
         self.models = models
         self.slots = slots
         self.probe_status = 200  # what /health, /props and /v1/models answer; 0: they are held for ever
+        self.pages: dict[str, bytes] = {}  # more pages that a gateway may probe
         self.requests: list[Seen] = []
         self.probes: list[Seen] = []
         self.faults: list[str] = []  # where the peer broke HTTP or the stub itself failed; a test ends with none
@@ -123,6 +124,8 @@ class Stub:
         }
         if self.probe_status == 0:
             return Plan(held=True)
+        if path in self.pages:
+            return Plan(status=self.probe_status, body=self.pages[path])
         if path not in answers:
             return Plan(status=404)
         return Plan(status=self.probe_status, body=json.dumps(answers[path]).encode())

@@ -166,7 +166,7 @@ class PoolScheduler:
             request.cost += extra_cost
 
     def requeue(self, request: Request) -> None:
-        """Undoes a start that never reached an engine: the request waits again in its old place."""
+        """Undoes a start that no engine took: the request waits again in its old place."""
         tenant, cost = request.flow.tenant, request.cost
         self._stop(request, 0)
         request.cost = cost

@@ -95,7 +95,7 @@ class Scheduler:
         return request.flow.tenant.leave()
 
     def requeue(self, request: Request) -> None:
-        """A started request never reached its engine: it waits again in its old place, charges undone."""
+        """A started request never reached its engine, or found it full: it waits again in its old place, charges undone."""
         if request.state is RUNNING:
             self.depart(request)
             self.pools[request.pool].requeue(request)

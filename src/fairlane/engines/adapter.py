@@ -15,25 +15,52 @@ NOT_REACHED = 0  # stands in the place of an HTTP status when no answer came
 
 
 @dataclass(frozen=True, slots=True)
+class Gauges:
+    """What an engine tells of its load at one moment, all its ranks together. None: it did not say.
+
+    `running` and `waiting`: requests, whoever sent them; `kv_ratio`: the used part of the KV cache, of the fullest rank.
+    The others count from the engine's start: `preemptions` are requests whose work was thrown away for want of KV,
+    `prompt_tokens` those that were looked up in its prefix cache, and `cached_tokens` those that were found there.
+    """
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_ratio: float | None = None
+    preemptions: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What one round of probes told. None and () mean that the engine did not say.
 
-    `slots`: requests it runs at once; `context`: most tokens of one request; `models`: the names it answers to;
-    `problem`: what an operator should know, in a few words. A healthy engine can have one, too.
+    `slots`: requests it runs at once; `context`: most tokens of one request; `kv_tokens`: tokens that its KV cache holds;
+    `models`: the names it answers to; `gauges`: its load; `problem`: what an operator should know, in a few words. A healthy
+    engine can have one, too.
     """
 
     healthy: bool
     slots: int | None = None
     context: int | None = None
+    kv_tokens: int | None = None
     models: tuple[str, ...] = ()
+    gauges: Gauges | None = None
     problem: str | None = None
 
 
 class Adapter(Protocol):
-    """One kind of engine. `probes` are the paths to GET at each round, in order, below the engine's base path."""
+    """One kind of engine.
+
+    `probes` are the paths to GET at each round, in order, below the engine's base path. `full_status` is the HTTP status by
+    which it says that its own queue is full, 0 where that is not told apart from other refusals. `priority_sign` tells how it
+    takes the field `priority`: 1 if the lowest runs first, -1 if the highest does, 0 if it knows no such field.
+    """
 
     kind: str
     probes: tuple[str, ...]
+    full_status: int
+    priority_sign: int
 
     def read(self, answers: Sequence[tuple[int, bytes]]) -> Report:
         """Tell how the engine is from (status, body) of each probe; status 0 means that it was not reached."""

@@ -14,6 +14,8 @@ class LlamaCpp:
 
     kind = "llamacpp"
     probes = ("/health", "/props")
+    full_status = 0
+    priority_sign = 0
 
     def read(self, answers: Sequence[tuple[int, bytes]]) -> Report:
         """Report slots, the context of one slot and the model's alias as far as the server tells them."""

@@ -59,7 +59,7 @@ class Admission:
         self.pump(now)
 
     def again(self, holder: Holder) -> None:
-        """The engine was never reached: asks once more, in the old place."""
+        """The engine was never reached, or was full: asks once more, in the old place."""
         self.scheduler.requeue(holder.request)
         self.pump(self.time())
 

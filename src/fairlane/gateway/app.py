@@ -236,9 +236,9 @@ class Gateway:
         exchange.respond(200, answers.JSON + self._proxy.answer_lines(caller, trail), body)
 
     def _engine_changed(self, link: EngineLink) -> None:
-        """An engine came, went, or told its size: fractions of the pool's slots are taken anew."""
+        """An engine came, went, is full, or told its size: fractions of the pool's slots are taken anew."""
         slots = sum(other.spec.slots for other in self.links.values() if other.pool == link.pool)
-        self.scheduler.engine_report(link.pool, link.name, up=link.up, spec=link.spec)
+        self.scheduler.engine_report(link.pool, link.name, up=link.up, spec=link.offer)
         self.scheduler.reclass(link.pool, class_specs(self.settings, slots))
         self.admission.pump(self.admission.time())
 

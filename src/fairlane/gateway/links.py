@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import ssl
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from fairlane import plugins
 from fairlane.core.values import Engine
-from fairlane.engines.adapter import Report
+from fairlane.engines.adapter import Gauges, Report
 from fairlane.engines.address import Address, parse
 from fairlane.gateway.wire.upstream import ConnectFailed, EnginePool, UpstreamConnection, fetch
 from fairlane.settings import EngineSettings
@@ -26,28 +27,62 @@ SPEED_GAIN = 0.1
 MISSES_MAX = 2  # probes without an answer in a row that take an engine out: a busy one may miss one
 PROBE_FIRST_S = 0.2  # after an engine went out; doubles up to its `probe_s`
 PROBE_TIMEOUT_S = 5.0
+PAGE_BYTES_MAX = 1 << 21  # of a page that is probed: the metrics of vLLM with 16 ranks have half of that
+FULL_S = 0.25  # how long an engine that refused a request gets no more than it has, unless one of them ends
 
 Notify = Callable[["EngineLink"], None]
+OnGauges = Callable[["EngineLink", Gauges | None], None]
+
+
+class Speed:
+    """How fast an engine answers, prompts included."""
+
+    def __init__(self) -> None:
+        self._seconds_per_token = 0.0
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """An answer of so many tokens took so long."""
+        observed = seconds / tokens
+        known = self._seconds_per_token or observed
+        self._seconds_per_token = known + (observed - known) * SPEED_GAIN
+
+    def tokens_in(self, seconds: float) -> int:
+        """How many tokens an answer has after so long, as far as is known; where nothing is, as many as may be."""
+        return int(seconds / self._seconds_per_token) if self._seconds_per_token else sys.maxsize
 
 
 class EngineLink:
-    """One engine. `notify` is called when `up` or `spec` has changed."""
+    """One engine. `notify` is called when `up` or `offer` has changed.
+
+    `gauges` is the last that the engine told of its load, at the time `gauges_at`; `measured` tells whether that was in the
+    last round of probes. `on_gauges`, where it is set, is called after each round, with None where nothing was told.
+    """
 
     def __init__(self, pool: str, settings: EngineSettings, spec: Engine, notify: Notify, log: Log) -> None:
         self.pool = pool
         self.name = settings.name
         self.settings = settings
         self.spec = self._configured = spec
+        self.offer = spec  # what the scheduler may count on: the same, with no slot left while the engine is full
         self.up = False
         self.connections: EnginePool | None = None
         self._address: Address | None = None
         self._adapter = plugins.engine_adapter(settings.kind)
+        self.full_status = self._adapter.full_status
+        self.priority_sign = self._adapter.priority_sign
+        self.step_us = round(settings.priority_step_s * 1e6)
+        self.gauges: Gauges | None = None
+        self.gauges_at = 0.0
+        self.measured = False
+        self.on_gauges: OnGauges | None = None
+        self._full_at: int | None = None  # requests; None: it is not known to be full
+        self._full_timer: asyncio.TimerHandle | None = None
         self._notify = notify
         self._log = log
         self._heads: dict[str, bytes] = {}
         self._failures = 0
         self._misses = 0  # probes without an answer in a row
-        self._seconds_per_token = 0.0
+        self.speed = Speed()
         self.problem: str | None = None
         self.slots_assumed = False  # neither the settings nor the engine said how many it has
         self._probe_soon = asyncio.Event()
@@ -63,11 +98,29 @@ class EngineLink:
         self._heads.clear()
         self._probe_soon.set()
 
+    def fill(self, running: int) -> None:
+        """The engine refused a request for want of room; it has so many others. It gets one when one of them ends, or a while later."""
+        if self._full_timer is not None:
+            self._full_timer.cancel()
+        self._full_timer = asyncio.get_running_loop().call_later(FULL_S, self._has_room)
+        self._full_at = running
+        self._changed()
+
+    def _has_room(self) -> None:
+        self._full_at = self._full_timer = None
+        self._changed()
+
+    def _changed(self) -> None:
+        full_at, spec = self._full_at, self.spec
+        self.offer = spec if full_at is None else replace(spec, slots=min(spec.slots, full_at))
+        self._notify(self)
+
     def disconnect(self, problem: str) -> None:
         """The engine is known to be gone."""
         if self.connections is not None:
             self.connections.close()
             self.connections = None
+        self.measured = False
         self._set_up(Report(healthy=False, problem=problem))
 
     def head(self, path: str) -> bytes:
@@ -84,17 +137,11 @@ class EngineLink:
             raise ConnectFailed("closed")
         return await self.connections.connect()
 
-    def tokens_in(self, seconds: float) -> int:
-        """How many tokens an answer has after so long, as far as is known; where nothing is, as many as may be."""
-        return int(seconds / self._seconds_per_token) if self._seconds_per_token else sys.maxsize
-
     def succeeded(self, tokens: int, seconds: float) -> None:
         """The engine gave a whole answer of so many tokens (0: a refusal) within so long, its prompt included."""
         self._failures = 0
         if tokens > 0 and seconds > 0.0:
-            observed = seconds / tokens
-            known = self._seconds_per_token or observed
-            self._seconds_per_token = known + (observed - known) * SPEED_GAIN
+            self.speed.observe(tokens, seconds)
 
     def broke(self) -> None:
         """The engine broke off a request."""
@@ -146,15 +193,25 @@ class EngineLink:
         connections, address = self.connections, self._address
         if connections is None or address is None:
             return
+        key = self._key_line()
         answers = [
-            await fetch(connections, address.base_path + path, self._key_line(), timeout_s=PROBE_TIMEOUT_S) for path in self._adapter.probes
+            await fetch(connections, address.base_path + path, key, limit=PAGE_BYTES_MAX, timeout_s=PROBE_TIMEOUT_S)
+            for path in self._adapter.probes
         ]
         if connections is self.connections:
             report = self._adapter.read(answers)
             self._misses = 0 if report.healthy else self._misses + 1
             if report.healthy or self._misses >= MISSES_MAX or not self.up:
                 self._set_up(report)
+            self._take_gauges(report.gauges)
             self.probed.set()
+
+    def _take_gauges(self, gauges: Gauges | None) -> None:
+        self.measured = gauges is not None
+        if gauges is not None:
+            self.gauges, self.gauges_at = gauges, time.monotonic()
+        if self.on_gauges is not None:
+            self.on_gauges(self, gauges)
 
     def _set_up(self, report: Report) -> None:
         """Takes a report: what is not configured is as the engine says, and as before where it says nothing now."""
@@ -163,13 +220,14 @@ class EngineLink:
             slots = self._configured.slots or report.slots
             self.slots_assumed = slots is None
             context = self._configured.context or report.context
-            spec = replace(spec, slots=slots or SLOTS_BY_DEFAULT, context=context)
+            kv_tokens = self._configured.kv_tokens or report.kv_tokens or spec.kv_tokens
+            spec = replace(spec, slots=slots or SLOTS_BY_DEFAULT, context=context, kv_tokens=kv_tokens)
         if report.healthy != self.up or report.problem != self.problem:
             self._tell(report, spec)
         changed = report.healthy != self.up or spec != self.spec
         self.up, self.spec, self.problem = report.healthy, spec, report.problem
         if changed:
-            self._notify(self)
+            self._changed()
 
     def _tell(self, report: Report, spec: Engine) -> None:
         level = self._log.info if report.healthy and report.problem is None else self._log.warning

@@ -16,6 +16,7 @@ from fairlane.core.request import Request
 from fairlane.core.values import Outcome, Usage
 from fairlane.errors import Reason, Refused
 from fairlane.gateway.answers import refusal
+from fairlane.gateway.calls import order
 from fairlane.gateway.calls.body import Call, rewrite
 from fairlane.gateway.links import EngineLink
 from fairlane.gateway.wire.exchange import Exchange
@@ -52,6 +53,7 @@ class Run:
         "_timer",
         "_trail",
         "_tried",
+        "_turned_back",
         "request",
     )
 
@@ -80,6 +82,7 @@ class Run:
         self._connecting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._started_at = 0.0
+        self._turned_back = False  # by an engine that was full
         self._tried = False  # one connection could not be had, or was closed before anything was written to it
         self._over = False
 
@@ -200,6 +203,7 @@ class Run:
             idle_s=settings.idle_s,
             stream=call.stream,
             hide_usage=call.stream and not call.include_usage,
+            full_status=0 if self._turned_back else link.full_status,
         )
         if call.stream:
             relay.on_progress = self._progress
@@ -207,14 +211,18 @@ class Run:
 
     def _message(self, link: EngineLink) -> bytes:
         """The whole request for the engine: the headers that it needs, and the body with our fields put right."""
-        call = self._call
-        asks_usage = call.stream and not call.include_usage
+        call, request = self._call, self.request
+        ours = {"stream_options": call.stream_options} if call.stream and not call.include_usage else {}
+        if link.priority_sign:
+            ours["priority"] = b"%d" % (link.priority_sign * order.stamp(request, time.time_ns() // 1000, link.step_us))
+        if link.settings.scheduler_plugin and call.route.caps:
+            ours["vllm_xargs"] = order.xargs(request, call)
         body = rewrite(
             self._exchange.body,
             call,
             model=self._model.engine_name,
             drop=OWNED_FIELDS,
-            set_fields={"stream_options": call.stream_options} if asks_usage else {},
+            set_fields=ours,
         )
         return b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
             link.head(call.route.path),
@@ -250,6 +258,11 @@ class Run:
     def _finish(self, link: EngineLink, relay: Relay) -> None:
         """Settles an answer that ended by itself, well or not."""
         trail = self._trail
+        if relay.full:
+            self._relay, self._turned_back = None, True
+            self._note_full(link, link.full_status)
+            self._proxy.admission.again(self)
+            return
         if relay.failure is not None:
             if relay.unsent and not self._tried:
                 self._tried, self._relay = True, None
@@ -264,7 +277,7 @@ class Run:
                 return
         elif relay.refused or relay.status > _OK_MAX:
             link.succeeded(0, 0.0)
-            self._proxy.metrics.engine_refused(link.name, relay.status)
+            self._note_full(link, relay.status)
             trail.reason = "engine_refused"
             self._settle(link, relay, Outcome.FAILED)
         else:
@@ -272,6 +285,12 @@ class Run:
             link.succeeded(trail.tokens_out or 0, now - self._started_at)
         self._relay = None
         self._exchange.when_flushed(self._flushed)
+
+    def _note_full(self, link: EngineLink, status: int) -> None:
+        """Counts an engine's refusal; one for want of room keeps further requests from it for a moment."""
+        self._proxy.metrics.engine_refused(link.name, status)
+        if status == link.full_status:
+            link.fill(self.request.engine.limit.running - 1)
 
     def _settle(self, link: EngineLink, relay: Relay, outcome: Outcome) -> float:
         """Frees the place and tells what the request used. Returns the time."""
@@ -303,7 +322,7 @@ class Run:
         if outcome is Outcome.COMPLETED:
             return Usage(estimate.prompt_tokens, relay.events if stream else estimate.output_tokens)
         if relay.events or (outcome is Outcome.CANCELLED and relay.status <= _OK_MAX):
-            produced = relay.events if stream else min(estimate.output_tokens, link.tokens_in(now - self._started_at))
+            produced = relay.events if stream else min(estimate.output_tokens, link.speed.tokens_in(now - self._started_at))
             return Usage(estimate.prompt_tokens, produced)
         return None
 

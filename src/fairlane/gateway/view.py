@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.core.flows import ClassQueue
 from fairlane.core.values import BASIS_POINTS
+from fairlane.engines.adapter import Gauges
 from fairlane.gateway.answers import allowance
+from fairlane.gateway.links import EngineLink
 from fairlane.telemetry.metrics import ClassSample, EngineSample, Sample
 from fairlane.telemetry.table import ANONYMOUS
 
@@ -44,10 +46,7 @@ class View:
                 for pool in pools.values()
                 for queue in pool.queues
             ],
-            engines=[
-                EngineSample(link.pool, link.name, running=self._running(link.pool, link.name), slots=link.spec.slots, up=link.up)
-                for link in self._gateway.links.values()
-            ],
+            engines=[self._engine(link) for link in self._gateway.links.values()],
             tenants_running=self._tenants_running(),
             client_connections=len(self._gateway.http.connections),
         )
@@ -82,6 +81,21 @@ class View:
 
     def _label(self, tenant: str) -> str:
         return tenant if tenant in self._configured else ANONYMOUS
+
+    def _engine(self, link: EngineLink) -> EngineSample:
+        told = link.gauges or Gauges()
+        return EngineSample(
+            link.pool,
+            link.name,
+            running=self._running(link.pool, link.name),
+            slots=link.spec.slots,
+            up=link.up,
+            measured=link.measured,
+            told_running=told.running or 0,
+            told_waiting=told.waiting or 0,
+            kv_ratio=told.kv_ratio or 0.0,
+            preemptions=told.preemptions or 0,
+        )
 
     def _running(self, pool: str, engine: str) -> int:
         state = self._gateway.scheduler.pools[pool].places.engines.get(engine)

@@ -12,6 +12,15 @@ from fairlane.settings.fields import SHARE_UNITS, split_address
 from fairlane.settings.model import ClassSettings, ServerSettings, Settings
 
 _ENGINES = ("pools", EACH, "engines", EACH)
+_ELSEWHERE = frozenset({"llamacpp", "vllm", "sglang", "tgi", "openai", "simulated"})
+_ONLY_FOR: Mapping[str, frozenset[str]] = {
+    "url": _ELSEWHERE,
+    "api_key": _ELSEWHERE,
+    "model_file": frozenset({"embedded"}),
+    "priority_step_s": frozenset({"vllm", "sglang"}),
+    "scheduler_plugin": frozenset({"vllm"}),
+}
+"""Settings of an engine that some kinds do not have."""
 
 
 def check(document: Document) -> None:
@@ -165,8 +174,8 @@ def _class(document: Document, place: Place) -> None:
 
 def _engine(document: Document, place: Place) -> None:
     for _, kind in _texts(document, *place, "kind"):
-        for key in ("url", "api_key") if kind == "embedded" else ("model_file",):
-            if document.get((*place, key)) is not None:
+        for key, kinds in _ONLY_FOR.items():
+            if kind not in kinds and document.get((*place, key)) is not None:
                 document.blame((*place, key), f"an engine of kind {kind!r} has no {key}")
         if kind != "embedded" and document.get((*place, "url")) is None and (*place, "url") not in document.guessed:
             document.blame((*place, "url"), f"is required for kind {kind!r}")

@@ -6,7 +6,7 @@ valid key, the section where a key belongs, or word that it is not available in 
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -17,12 +17,7 @@ from fairlane.settings.model import SECTIONS, keys_of
 LATER_KEYS = frozenset({"store", "price_per_hour", "fair_by_user"})
 """Keys of later versions: refused like any other, but not as a misspelling."""
 
-LATER_VALUES: Mapping[str, frozenset[str]] = {
-    "kind": frozenset({"vllm", "sglang", "tgi"}),
-}
-
 _KEYS = {pattern: keys_of(section) for pattern, section in SECTIONS}
-_SERVED_BY_OPENAI = frozenset({"vllm", "sglang", "tgi"})
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _ITEM = re.compile(r"\[\d+\]")
 
@@ -107,10 +102,6 @@ def _explain_value(document: Document, loc: Place, one: ErrorDetails) -> None:
         return  # the entries were there, and each has its own fault
     place = document.nearest(_written(document, loc))
     value = None if place in document.references else document.get(place)  # no hint may tell what the environment held
-    if kind == "literal_error" and isinstance(value, str) and value in LATER_VALUES.get(str(place[-1]), ()):
-        hint = "use kind 'openai' for it" if value in _SERVED_BY_OPENAI else ""
-        document.blame(place, f"{value!r} is not available in this version", hint=hint)
-        return
     text = _TEXTS[kind].format_map(context) if kind in _TEXTS else str(one["msg"])
     if kind not in _WITHOUT_VALUE:
         text += f", not {document.shown(place)}"

@@ -85,9 +85,10 @@ class EngineSettings(Section):
     """One inference server of a pool."""
 
     name: Name = Field(description="Name in metrics, logs and state; unique among all engines.")
-    kind: Literal["embedded", "llamacpp", "openai", "simulated"] = Field(
-        description="`embedded`: a llama.cpp server that Fairlane starts itself; `llamacpp`: one that runs already; "
-        "`openai`: any server of the OpenAI API; `simulated`: one without a model, from `fairlane engine`."
+    kind: Literal["embedded", "llamacpp", "vllm", "sglang", "tgi", "openai", "simulated"] = Field(
+        description="`embedded`: a llama.cpp server that Fairlane starts itself; `llamacpp`: one that runs already; `vllm`, `sglang`, "
+        "`tgi`: these servers, whose load is read from their metrics; `openai`: any other server of the OpenAI API; "
+        "`simulated`: one without a model, from `fairlane engine`."
     )
     url: Annotated[EngineUrl | None, Derived("none for `embedded`, else required")] = Field(
         default=None, description="Base URL, with or without `/v1`, such as `http://10.0.0.5:8000`; an embedded engine finds its own."
@@ -101,11 +102,11 @@ class EngineSettings(Section):
     slots: Annotated[Slots | None, Derived("the pool's `slots`")] = Field(
         default=None, description="Requests the engine runs at once; engines of one pool may differ."
     )
-    kv_tokens: int | None = Field(
+    kv_tokens: Annotated[int | None, Derived("what the engine reports")] = Field(
         default=None,
         ge=1,
-        description="Tokens that the engine's KV cache holds; requests are let in only as far as their predicted peak fits. "
-        "No limit by default, for an engine with a fixed context for each slot needs none.",
+        description="Tokens that the engine's KV cache holds; requests are let in only as far as their predicted peak fits. No limit "
+        "where neither says it: an engine with a fixed context for each slot needs none.",
     )
     prefill_tokens: int | None = Field(
         default=None,
@@ -122,8 +123,21 @@ class EngineSettings(Section):
         default=600.0, description="Seconds until the answer begins; a long prompt on a slow machine takes minutes."
     )
     idle_s: Seconds = Field(default=120.0, description="Seconds without a byte within an answer; beyond it the engine is taken to hang.")
-    probe_s: Seconds = Field(
-        default=5.0, description="Seconds between two health probes; a dead engine is noticed after about one of them."
+    probe_s: Annotated[Seconds, Derived("1 for `vllm`, `sglang` and `tgi`, else 5")] = Field(
+        default_factory=lambda known: 1.0 if known.get("kind") in {"vllm", "sglang", "tgi"} else 5.0,
+        description="Seconds between two rounds of probes; a dead engine is noticed after about one of them, and its load is as old.",
+    )
+    priority_step_s: float = Field(
+        default=5.0,
+        ge=0,
+        le=86400,
+        description="For `vllm` and `sglang`: seconds by which a request may overtake those of the next class that wait inside the "
+        "engine, where the engine orders by priority; 5 is far beyond what should ever wait there.",
+    )
+    scheduler_plugin: bool = Field(
+        default=False,
+        description="For `vllm`: whether class, tenant, cost, order and predicted length are sent along in `vllm_xargs`, for a "
+        "scheduler that is plugged into the engine; off, because without one nobody reads them.",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from fairlane.settings.faults import LATER_KEYS, LATER_VALUES
+from fairlane.settings.faults import LATER_KEYS
 from fairlane.settings.fields import Derived, RateLimit, Section
 from fairlane.settings.model import SECTIONS
 from fairlane.settings.schema import schema
@@ -148,10 +148,9 @@ def _cell(text: str) -> str:
 
 def _later() -> str:
     keys = ", ".join(f"`{key}`" for key in sorted(LATER_KEYS))
-    values = "; ".join(f"`{key}`: {', '.join(f'`{value}`' for value in sorted(words))}" for key, words in LATER_VALUES.items())
     return (
         "## Not in this version\n\nA setting that would do nothing is refused. These are planned and are refused as "
-        f'"not available in this version": the keys {keys}; the values of {values}; `workers` above 1.\n'
+        f'"not available in this version": the keys {keys}; `workers` above 1.\n'
     )
 
 

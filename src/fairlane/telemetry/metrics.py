@@ -54,6 +54,11 @@ class EngineSample:
     running: int = 0
     slots: int = 0
     up: bool = False
+    measured: bool = False  # it told its load in the last round of probes; what follows is the last that it told
+    told_running: int = 0
+    told_waiting: int = 0
+    kv_ratio: float = 0.0
+    preemptions: int = 0
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,11 @@ class Metrics:
             "engine_running_requests": {(row.pool, row.engine): row.running for row in rows},
             "engine_slots": {(row.pool, row.engine): row.slots for row in rows},
             "engine_up": {(row.pool, row.engine): float(row.up) for row in rows},
+            "engine_metrics_up": {(row.pool, row.engine): float(row.measured) for row in rows},
+            "engine_told_running_requests": {(row.pool, row.engine): row.told_running for row in rows},
+            "engine_told_waiting_requests": {(row.pool, row.engine): row.told_waiting for row in rows},
+            "engine_kv_ratio": {(row.pool, row.engine): row.kv_ratio for row in rows},
+            "engine_preemptions_total": {(row.pool, row.engine): row.preemptions for row in rows},
             "tenant_running_requests": {(tenant,): sample.tenants_running.get(tenant, 0) for tenant in self._tenants},
             "client_connections": {(): sample.client_connections},
         }

@@ -32,16 +32,17 @@ VALUES_MAX = 1_000_000  # in one body: as tokens they fill the longest contexts,
 MEMBERS_MAX = 1000  # at the top level, where each is looked at
 SEARCH_BYTES_MAX = 16_384  # of a body that is searched: beyond, scanning is faster, since it skips strings
 
-# Names by which a proxy or an engine may be told where to connect, or as whom. They never reach an engine.
+# Names by which a proxy or an engine may be told where to connect, or as whom, or which request it is: by its id one client
+# could address another's. They never reach an engine.
 STEERING = frozenset(
     {"api_base", "api_key", "api_type", "api_version", "base_url", "custom_llm_provider", "organization"}
     | {"extra_body", "extra_headers", "extra_query", "fallbacks", "model_list"}
-    | {"bootstrap_host", "bootstrap_port", "bootstrap_room", "kv_transfer_params"}
+    | {"bootstrap_host", "bootstrap_port", "bootstrap_room", "kv_transfer_params", "rid", "request_id"}
 )
 # Names whose values are counted on here and obeyed by engines. `user` is not among them: no engine acts on it.
 METERED = frozenset(
     {"model", "messages", "prompt", "input", "tools", "functions", "response_format", "n", "best_of"}
-    | {"max_tokens", "max_completion_tokens", "stream", "stream_options", "service_tier", "priority"}
+    | {"max_tokens", "max_completion_tokens", "stream", "stream_options", "service_tier", "priority", "vllm_xargs"}
 )
 # Names that steer nothing, are no other's twin, and are looked at in every body or in none. Most bodies have no others.
 USUAL = frozenset(
@@ -56,6 +57,8 @@ _QUOTED = {name: f'"{name}"'.encode() for name in METERED}
 _ESCAPED_LETTER = re.compile(rb"\\u00[567]")
 _ASK_USAGE = b'{"include_usage":true}'
 _SHAPELESS = Shape()
+_NO_XARGS: Fields = {}
+XARGS_PREFIX = "fairlane_"  # of the arguments by which the gateway tells a scheduler inside vLLM what it knows
 _COUNTED_BYTES_MIN = 2 * VALUES_MAX  # a shorter body cannot hold too many values
 
 
@@ -100,6 +103,7 @@ class Call(NamedTuple):
     fields: frozenset[str]  # names of the top-level members
     fixes: Edits  # what no engine may see as it is
     stream_options: bytes  # the client's with the usage asked for: to be sent where the gateway needs the usage
+    xargs: Fields  # the client's arguments for what is plugged into vLLM, without those that are ours
 
 
 def read(route: Route, body: bytes, *, hinted: bool = False) -> Call:
@@ -116,8 +120,11 @@ def read(route: Route, body: bytes, *, hinted: bool = False) -> Call:
     include_usage, stream_options = _stream_options(fields) if "stream_options" in fields else (False, _ASK_USAGE)
     cap, fixes = _cap(route, fields)
     choices, service_tier, rank, bad_priority = (1, None, None, False) if usual else _seldom_given(route, fields)
+    xargs = _NO_XARGS
     if not usual:
         fixes = {**dict.fromkeys(STEERING.intersection(fields)), **fixes}
+        if "vllm_xargs" in fields:
+            xargs, fixes = _xargs(fields, fixes)
     user = fields.get("user")
     return Call(
         route,
@@ -135,6 +142,7 @@ def read(route: Route, body: bytes, *, hinted: bool = False) -> Call:
         frozenset(fields),
         fixes,
         stream_options,
+        xargs,
     )
 
 
@@ -269,6 +277,17 @@ def _cap(route: Route, fields: Fields) -> tuple[int | None, Edits]:
     if least is None or (least <= CAP_MAX and not clash):
         return least, {}
     return min(least, CAP_MAX), {name: b"%d" % least for name in route.caps if fields.get(name) not in {None, least}}
+
+
+def _xargs(fields: Fields, fixes: Edits) -> tuple[Fields, Edits]:
+    """The client's arguments without those that only the gateway may give, and the edits that keep those from every engine."""
+    given = fields["vllm_xargs"]
+    if given is None:
+        return _NO_XARGS, fixes
+    if not isinstance(given, dict):
+        raise wrong("vllm_xargs", "must be an object")
+    kept = {name: value for name, value in given.items() if not name.startswith(XARGS_PREFIX)}
+    return kept, fixes if len(kept) == len(given) else {**fixes, "vllm_xargs": orjson.dumps(kept)}
 
 
 def _seldom_given(route: Route, fields: Fields) -> tuple[int, str | None, int | None, bool]:

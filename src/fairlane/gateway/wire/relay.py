@@ -53,7 +53,8 @@ class Relay:
     after `abandon` too. `status` is 0 until the client was sent a head. `failure` is reset, closed, garbage or timeout; nothing
     was sent to the client where `started` is false then. `unsent`: nothing of the request was written, so it may be sent
     again on another connection. `refused`: the engine's stream began with an error object, which was given to the client as an
-    ordinary answer with that `status`. `events` are the output events of a stream; `on_progress`, where it is set, is told of
+    ordinary answer with that `status`. `full`: the engine answered with `full_status`, in whichever of these ways, and the
+    client was told nothing of it. `events` are the output events of a stream; `on_progress`, where it is set, is told of
     the first and then now and then. `first_byte_at` is the time, by `time.monotonic`, of the first data event, or of a
     plain answer's head.
     """
@@ -65,6 +66,7 @@ class Relay:
         "_extra_headers",
         "_filter",
         "_first_byte_s",
+        "_full_status",
         "_held",
         "_idle_s",
         "_meter",
@@ -76,6 +78,7 @@ class Relay:
         "completed",
         "failure",
         "first_byte_at",
+        "full",
         "on_progress",
         "refused",
         "status",
@@ -94,12 +97,14 @@ class Relay:
         idle_s: float,
         stream: bool,
         hide_usage: bool = False,
+        full_status: int = 0,
     ) -> None:
         self.status = 0
         self.completed = False
         self.failure: str | None = None
         self.unsent = False
         self.refused = False
+        self.full = False
         self.usage: dict[str, Any] | None = None
         self.first_byte_at: float | None = None
         self.on_progress: Callable[[int], None] | None = None
@@ -111,6 +116,7 @@ class Relay:
         self._on_over: Callable[[Relay], None] | None = on_over
         self._first_byte_s = first_byte_s
         self._idle_s = idle_s
+        self._full_status = full_status
         self._stream = stream
         self._filter = UsageFilter() if hide_usage else None
         self._meter: StreamMeter | None = None
@@ -156,6 +162,9 @@ class Relay:
         if status in _NO_ANSWERS:
             self._detach()
             self.failed("garbage", unsent=False)
+            return
+        if status == self._full_status:
+            self._turn_back()
             return
         if self._stream and head.events:
             self._meter = StreamMeter()
@@ -254,10 +263,18 @@ class Relay:
         """Answer with the engine's error object; the rest of its stream is not wanted."""
         self._detach()
         status = _error_status(error)
+        if status == self._full_status:
+            self._turn_back()
+            return
         lines = JSON + self._extra_headers(status)
         self.refused = True
         self._exchange.respond(status, lines, _rewritten(error))
         self.status = status
+        self._end()
+
+    def _turn_back(self) -> None:
+        """Tell only the caller that the engine is full: the client's request may be tried again."""
+        self.full = True
         self._end()
 
     @staticmethod
@@ -368,7 +385,9 @@ def _rewritten(error: dict[str, Any]) -> bytes:
 
 
 def _error_status(event: dict[str, Any]) -> int:
-    """Read the HTTP status that an engine's error object claims; 502 where it claims none."""
+    """Read the HTTP status that an engine's error object claims; 502 where it claims none. TGI has a word for being full."""
+    if event.get("error_type") == "overloaded":
+        return 429
     error = event.get("error")
     code = error.get("code", event.get("code")) if isinstance(error, dict) else event.get("code")
     return code if isinstance(code, int) and 400 <= code <= 599 else 502

@@ -190,7 +190,7 @@ class _Page:
         self._connection: UpstreamConnection | None = connection
         self._limit = limit
         self._status = 0
-        self._text = b""
+        self._text = bytearray()
         self.answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
     def begin(self, head: AnswerHead, length: int | None, data: bytes, last: bool) -> None:  # noqa: ARG002, FBT001 - a sink's
@@ -205,7 +205,7 @@ class _Page:
             self.abandon()
             self._settle((0, b""))
         elif last:
-            self._settle((self._status, self._text))
+            self._settle((self._status, bytes(self._text)))
 
     def failed(self, why: str, unsent: bool) -> None:  # noqa: ARG002, FBT001 - a sink's
         self._connection = None
