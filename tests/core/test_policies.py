@@ -36,6 +36,16 @@ def test_every_policy_serves_everything_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_says_whether_a_start_was_owed(name: str) -> None:
+    """An engine that is told the order of its requests is told by it; nobody is owed anything who did not wait for others."""
+    world = World(make((Engine("e", 1),), policy=name), 1)
+    at_once, waited = world.submit(A, 0, SIZE), world.submit(A, 3, SIZE)
+    world.step()
+    world.step()
+    assert (at_once.owed, waited.owed) == (False, False)
+
+
+@pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_takes_new_shares(name: str) -> None:
     """Other shares and back again owe nobody anything where nothing was served."""
     one = policy(name, FOUR).classes

@@ -32,6 +32,7 @@ class Strict:
 
     def charge(self, request: Request) -> None:
         """What was served changes nothing."""
+        request.owed = False
 
     def correct(self, request: Request, delta: int) -> None:
         """What it cost changes nothing."""

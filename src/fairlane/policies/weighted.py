@@ -45,7 +45,7 @@ class Weighted:
 
     def charge(self, request: Request) -> None:
         """Moves the clock to the class's tag, and the tag by the cost."""
-        rank = request.rank
+        request.owed, rank = False, request.rank
         self._clock = max(self._clock, self._tag[rank])
         self._tag[rank] += request.cost * TAG_UNIT // self._weight[rank]
 

@@ -132,7 +132,7 @@ class EngineSettings(Section):
         ge=0,
         le=86400,
         description="For `vllm` and `sglang`: seconds by which a request may overtake those of the next class that wait inside the "
-        "engine, where the engine orders by priority; 5 is far beyond what should ever wait there.",
+        "engine, where the engine orders by priority; 5 is far beyond what should ever wait there, 0 keeps the order of dispatch.",
     )
     scheduler_plugin: bool = Field(
         default=False,
