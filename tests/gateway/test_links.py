@@ -139,7 +139,7 @@ def test_kinds_without_metrics_tell_none(stub: Stub, tmp_path: Path) -> None:
 
 
 def test_a_full_engine_is_offered_with_what_it_runs_for_a_moment(stub: Stub, tmp_path: Path) -> None:
-    """Probes in between change nothing about it, a later refusal lowers it, and then all its slots are back."""
+    """Probes in between change nothing about it, a later refusal lowers it, and then its slots come back one by one."""
 
     async def run() -> Watched:
         def fill(watched: Watched) -> bool:
@@ -148,9 +148,9 @@ def test_a_full_engine_is_offered_with_what_it_runs_for_a_moment(stub: Stub, tmp
             return True
 
         return await Watched(stub, tmp_path, slots=4).watch(
-            lambda watched: watched.link.up, fill, lambda watched: len(watched.rounds) > 2, lambda watched: len(watched.changes) == 4
+            lambda watched: watched.link.up, fill, lambda watched: len(watched.rounds) > 2, lambda watched: len(watched.changes) == 5
         )
 
     watched = asyncio.run(run())
-    assert [offer.slots for _, offer in watched.changes] == [4, 3, 2, 4]
+    assert [offer.slots for _, offer in watched.changes] == [4, 3, 2, 3, 4]
     assert watched.link.spec.slots == 4

@@ -28,7 +28,7 @@ MISSES_MAX = 2  # probes without an answer in a row that take an engine out: a b
 PROBE_FIRST_S = 0.2  # after an engine went out; doubles up to its `probe_s`
 PROBE_TIMEOUT_S = 5.0
 PAGE_BYTES_MAX = 1 << 21  # of a page that is probed: the metrics of vLLM with 16 ranks have half of that
-FULL_S = 0.25  # how long an engine that refused a request gets no more than it has, unless one of them ends
+FULL_S = 0.25  # how long an engine that refused a request gets no more than it has; then one more each time
 
 Notify = Callable[["EngineLink"], None]
 OnGauges = Callable[["EngineLink", Gauges | None], None]
@@ -99,7 +99,7 @@ class EngineLink:
         self._probe_soon.set()
 
     def fill(self, running: int) -> None:
-        """The engine refused a request for want of room; it has so many others. It gets one when one of them ends, or a while later."""
+        """The engine refused a request for want of room; it has so many others. It gets one when one of them ends, or after a while."""
         if self._full_timer is not None:
             self._full_timer.cancel()
         self._full_timer = asyncio.get_running_loop().call_later(FULL_S, self._has_room)
@@ -107,7 +107,11 @@ class EngineLink:
         self._changed()
 
     def _has_room(self) -> None:
-        self._full_at = self._full_timer = None
+        """Gives one more place, and another each such while, until all are back: all at once would be refused together again."""
+        places = (self._full_at or 0) + 1
+        still_full = places < self.spec.slots
+        self._full_at = places if still_full else None
+        self._full_timer = asyncio.get_running_loop().call_later(FULL_S, self._has_room) if still_full else None
         self._changed()
 
     def _changed(self) -> None:
