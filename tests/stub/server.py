@@ -154,6 +154,8 @@ class Stub:
     async def _stop(self) -> None:
         if self._server is not None:
             self._server.close()
+        for _ in range(3):  # until what was just accepted has its wire: nobody else would close its socket
+            await asyncio.sleep(0)
         for wire in list(self._wires):
             wire.reset()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
