@@ -33,9 +33,9 @@ def test_auc_is_the_share_of_pairs_in_order(ranked: list[tuple[int, bool]]) -> N
 def test_scores_of_three_answers() -> None:
     """Each figure as computed by hand."""
     foretold = [
-        Foretold(100, Prediction(90, 120, 95, 120.0), 0.9, 80.0),
-        Foretold(300, Prediction(300, 250, 320, 250.0), 0.4, 310.0),
-        Foretold(200, Prediction(110, 400, 130, 400.0), 0.6, 250.0),
+        Foretold(100, Prediction(90, 120, 95, 120.0), 0.9, 80),
+        Foretold(300, Prediction(300, 250, 320, 250.0), 0.4, 310),
+        Foretold(200, Prediction(110, 400, 130, 400.0), 0.6, 250),
     ]
     assert scores(foretold) == pytest.approx(
         {
@@ -53,5 +53,5 @@ def test_scores_of_three_answers() -> None:
 
 def test_nothing_to_tell_apart_has_no_rank() -> None:
     """Answers of one length have neither an AUC nor a tau."""
-    figures = scores([Foretold(7, Prediction(7, 7, 7, 7.0), 1.0, 7.0)] * 2)
+    figures = scores([Foretold(7, Prediction(7, 7, 7, 7.0), 1.0, 7)] * 2)
     assert (figures["auc"], figures["tau"], figures["coverage"]) == (None, None, 1.0)
