@@ -27,6 +27,7 @@ PARTS = {
     "no short-first": replace(WHOLE, short_first=False),
     "no predictor (256 tokens for all)": replace(WHOLE, forecast=Forecast.BLIND),
     "no hold": replace(WHOLE, holds=False),
+    "no headroom": replace(WHOLE, headroom=False),
     "a perfect predictor instead": replace(WHOLE, forecast=Forecast.ORACLE),
 }
 HEAD = "| Without | Goodput | Attainment realtime, paid, free | Batch p5 share | Wasted | Preemptions | TTFT p95 realtime, s |"

@@ -38,7 +38,7 @@ POLICIES = {
 }
 
 ENGINE_LIMITS = {
-    "nested": "fairlane.policies.nested_limit:NestedLimit",
+    "nested": "fairlane.policies.limits.nested:NestedLimit",
 }
 
 

@@ -11,10 +11,12 @@ from collections.abc import Collection
 from typing import Any
 
 from fairlane.core.flows import TAG_UNIT, Flow
+from fairlane.core.protocols import ClassOrder
 from fairlane.core.request import Decision, Request, Shed, Start
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import State
 from fairlane.errors import RULES, Family, Reason
+from fairlane.policies.headroom import Headroom
 from tests.swarm.model import BY_ARRIVAL, INPUT, OUTPUT, TENANTS_SHARE, Bucket, Job, Line, Model, Site
 from tests.swarm.reference import Minimum
 
@@ -241,14 +243,18 @@ class Checks:
         held(all(j.request.state is State.WAITING and j.key == j.request.key for j in waiting), "I7 keys", line)
         held(queue.served_cost == self.model.served[line], "I4 served", line, queue.served_cost, self.model.served[line])
         total = sum(self.model.served[other] for other in self.model.lines(line[0]))
-        held(getattr(pool.order, "total", total) == total, "I4 total", total)
+        order = getattr(pool.order, "inner", pool.order)
+        held(getattr(order, "total", total) == total, "I4 total", total)
         flows = {j.flow[2] for j in waiting}
         held({f.tenant.spec.name for f in queue.waiting_flows} == flows, "I4 flows", line)
         held(queue.waiting_weight == sum(self.model.weight(name) for name in flows), "I4 weight", line)
 
     def _work(self, line: Line) -> None:
-        """The head of a class fits nowhere; and where an engine is empty, only its context may be the cause."""
-        queue = self.scheduler.pools[line[0]].queues[line[1]]
+        """The head of a class fits nowhere, or room is kept from it; where an engine is empty, only its context may be the cause."""
+        pool = self.scheduler.pools[line[0]]
+        queue = pool.queues[line[1]]
+        if self._kept(pool.order, line):
+            return
         heads = self.model.competing(line)
         held(queue.backlogged == bool(heads), "I6 backlogged", line)
         if heads:
@@ -261,6 +267,18 @@ class Checks:
             hold = self.model.holds.get(line[0])
             excused = "tenant running" in self.features or (hold is not None and hold.request.rank == line[1])
             held(quick is None or excused or not self.takers(quick), "I6 the lane has room", line)
+
+    def _kept(self, order: ClassOrder, line: Line) -> bool:
+        """Whether room is kept from a class: only where others of the less urgent run, up to the cap, and it is owed nothing."""
+        if not isinstance(order, Headroom):
+            return False
+        lines = list(self.model.lines(line[0]))
+        first = next((rank for pool, rank in lines if self.model.classes[pool, rank].ttft_slo_s is not None), len(lines))
+        below = sum(j.line[0] == line[0] and j.line[1] > first for j in self.model.running.values())
+        held(order.below == below, "I6 running below", line, order.below, below)
+        kept = order.keeps(line[1])
+        held(not kept or (line[1] > first and 0 < below > order.cap - 1 and not order.is_owed(line[1])), "I6 kept for nothing", line)
+        return kept
 
     def _lifted(self, line: Line, *, corrected: bool) -> None:
         """A flow that competes anew has been lifted to where the others were: idle time has earned it nothing."""

@@ -1,14 +1,17 @@
-"""What the swarm knows of holds: which engine a scheduler holds for which request, and what ran there when it began to."""
+"""Room that is kept: which engine a scheduler holds for which request, what ran there when it began to, and caps for urgent ones."""
 
 from __future__ import annotations
 
+from math import inf
 from random import Random
 
 from fairlane.core.request import Request
 from fairlane.core.scheduler import Scheduler
+from fairlane.policies.headroom import Headroom
 from tests.swarm.model import Hold, Job, Model
 from tests.swarm.plan import Plan
 
+CAPPED = 0.02  # of the steps set another cap
 Held = dict[str, tuple[str, Request]]  # by pool: the engine, and for whom
 
 
@@ -40,3 +43,11 @@ def begin_hold(plan: Plan, random: Random, scheduler: Scheduler, model: Model) -
         if held is not None and pool.places.held_by is by:
             site = model.sites[held.spec.name]
             model.holds[pool.name] = Hold(site, by, {j.moment for j in site.jobs.values()})
+
+
+def cap_now_and_then(random: Random, scheduler: Scheduler) -> None:
+    """Another cap on what is less urgent than the first class with an objective, as if it had been found."""
+    if random.random() < CAPPED:
+        for pool in scheduler.pools.values():
+            if isinstance(pool.order, Headroom):
+                pool.order.cap = random.choice((1.0, 2.5, 4.0, inf))

@@ -14,7 +14,7 @@ from fairlane.core.flows import WEIGHT_STEPS
 from fairlane.core.request import Request
 from fairlane.core.scheduler import CHARGE_STEP
 from fairlane.core.values import BucketRate, Engine, PoolSpec, PriorityClass, Tenant, Usage
-from fairlane.policies.nested_limit import KV_RATIO, LANE_SLOTS_MIN, LANE_SLOTS_PART, LOWER_RATIO
+from fairlane.policies.limits.nested import KV_RATIO, LANE_SLOTS_MIN, LANE_SLOTS_PART, LOWER_RATIO
 from tests.core.limits.test_limit import peak
 from tests.swarm.plan import Plan
 

@@ -19,7 +19,7 @@ from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Engine, Outcome, State, Usage
 from fairlane.errors import Reason
 from tests.swarm.checks import CONTENDED, LATE, Broken, Checks, held
-from tests.swarm.holds import begin_hold, held_by, note_holds
+from tests.swarm.holds import begin_hold, cap_now_and_then, held_by, note_holds
 from tests.swarm.model import Job, Model, Site
 from tests.swarm.plan import NEVER_S, Plan, classes, drawn, engine, tenant
 from tests.swarm.reference import Minimum
@@ -50,6 +50,7 @@ class Run:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.lanes = Random(f"lanes {seed}")
+        self.caps = Random(f"caps {seed}")
         self.plan: Plan = drawn(self.random, self.lanes)
         self.now = 0.0
         self.scheduler = Scheduler(
@@ -84,6 +85,7 @@ class Run:
             self.now += self.random.expovariate(10.0)
         (self.event,) = self.random.choices(list(self._events), self._weights)
         self._events[self.event]()
+        cap_now_and_then(self.caps, self.scheduler)
         self._poll()
 
     def drain(self) -> None:

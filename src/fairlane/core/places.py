@@ -70,10 +70,7 @@ class Places:
     @property
     def full(self) -> bool:
         """Whether no engine has a slot for any request."""
-        for engine in self.open:  # noqa: SIM110 - a generator costs more
-            if engine.limit.running < engine.limit.slots:
-                return False
-        return True
+        return not [e for e in self.open if e.limit.running < e.limit.slots]
 
     def choose(self, request: Request) -> EngineState | None:
         """The least loaded engine that the request fits and no hold keeps from it."""
@@ -105,7 +102,7 @@ class Places:
             engine.limit.reserve(request)
 
     def review_hold(self, heads: Iterable[Request]) -> None:
-        """Ends a hold whose request waits no more, whose engine is not open, or whose class has no head that the engine suits."""
+        """Ends a hold whose request waits no more, whose engine is not open, or whose class has none of these heads that it suits."""
         held, by = self.held, self.held_by
         if held is None or by is None:
             return

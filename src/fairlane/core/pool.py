@@ -47,13 +47,14 @@ class PoolScheduler:
         if self.pending or (self.queued and any(q.backlogged for q in self.queues)) or queue.full or tenant.full:
             return False
         engine = places.choose(request) if bounds.unserved(request, places) is None else None
-        if engine is None:
+        if engine is None or self.order.keeps(request.rank):
             return False
         if request.deadline <= now or self._is_late(request, now):
             self.add(request, tenant)
             return True
         if not queue.entered:
             self.order.enter(request.rank)
+        request.started_at = now
         self.order.charge(request)
         queue.start_at_once(request, queue.flow(tenant))
         out.append(self._run(request, engine, now))
@@ -175,6 +176,7 @@ class PoolScheduler:
     def _stop(self, request: Request, cost: int) -> None:
         delta = cost - request.cost
         self.order.correct(request, delta)
+        self.order.leave(request.rank)
         self.queues[request.rank].stop(request, delta)
         self.places.release(request)
         request.cost = cost
@@ -194,7 +196,7 @@ class PoolScheduler:
                 if spec.promote_after_s is not None and now - head.arrived_at >= spec.promote_after_s:
                     promoted.append(spec.rank)
             queue.entered = head is not None
-        self.places.review_hold(heads)
+        self.places.review_hold(r for r in heads if not self.order.keeps(r.rank))
         if promoted:
             heads.sort(key=lambda r: (r.rank - (r.rank in promoted), r.arrived_at))
         return heads
@@ -217,8 +219,11 @@ class PoolScheduler:
             return None
         skipped: list[Request] = []
         for head in chain(self.order.order(heads), self._short()):
+            if self.order.keeps(head.rank):
+                continue
             engine = self.places.choose(head)
             if engine is not None:
+                head.started_at = now
                 self.order.charge(head)
                 self.queues[head.rank].start(head)
                 self.queued -= 1
@@ -245,7 +250,6 @@ class PoolScheduler:
         self.places.take(request, engine)
         request.flow.tenant.enter()
         request.in_tenant = True
-        request.started_at = now
         request.busy_at_start = self.rate.busy_s(now)
         request.class_busy_at_start = self.queues[request.rank].rate.busy_s(now)
         return Start(request, engine.spec.name)

@@ -28,11 +28,17 @@ class ClassOrder(Protocol):
     def is_owed(self, rank: int) -> bool:
         """Whether the class is behind its guarantee."""
 
+    def keeps(self, rank: int) -> bool:
+        """Whether no request of the class may start now: what room there is is kept for more urgent ones."""
+
     def charge(self, request: Request) -> None:
-        """Books `request.cost` to its class at dispatch, and sets `request.owed`."""
+        """Books `request.cost` to its class at its start, and sets `request.owed`."""
 
     def correct(self, request: Request, delta: int) -> None:
         """Books the difference between what a request cost and what it was charged."""
+
+    def leave(self, rank: int) -> None:
+        """A request of the class that started runs no more; its cost is corrected."""
 
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """Takes new shares for the same classes; debts and claims in cost units stay."""

@@ -31,12 +31,12 @@ class Request:
     state: State = NEW
     charged_beyond: int = 0  # output tokens beyond the prediction that were charged as they came
     bypassed: int = 0  # cost of what started while this head did not fit
+    due: float | None = None  # latest first token
     first_token_at: float | None = None
     in_tenant: bool = False  # counted in its tenant's running requests
 
     cost: int = field(init=False, repr=False)  # charged at dispatch, corrected by `settle`
     deadline: float = field(init=False, repr=False)  # latest start
-    due: float | None = field(init=False, repr=False)  # latest first token
     flow: Flow = field(init=False, repr=False)
     key: float = field(init=False, repr=False)  # static order inside its tenant
     engine: EngineState = field(init=False, repr=False)

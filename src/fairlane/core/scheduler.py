@@ -114,9 +114,8 @@ class Scheduler:
     def evict_all(self, reason: Reason, now: float) -> None:
         """Sheds everything that waits; what runs goes on."""
         for pool in self.pools.values():
-            for queue in pool.queues:
-                for request in [r for f in queue.waiting_flows for r in f.waiting.values()]:
-                    self._decided.append(pool.evict(request, reason, now))
+            for request in [r for queue in pool.queues for f in queue.waiting_flows for r in f.waiting.values()]:
+                self._decided.append(pool.evict(request, reason, now))
 
     def poll(self, now: float) -> Sequence[Decision]:
         """The decisions that follow from all that was fed; each is returned once."""
@@ -131,13 +130,8 @@ class Scheduler:
 
     def wake_at(self) -> float | None:
         """When `poll` has something to do even if nothing is fed, or None."""
-        wake: float | None = None
-        for pool in self.pools.values():
-            if pool.queued:
-                deadline = pool.deadlines.first().deadline
-                if wake is None or deadline < wake:
-                    wake = deadline
-        return wake
+        deadlines = [pool.deadlines.first().deadline for pool in self.pools.values() if pool.queued]
+        return min(deadlines) if deadlines else None
 
     @property
     def queued(self) -> int:

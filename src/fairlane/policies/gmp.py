@@ -23,11 +23,12 @@ from fairlane.core.protocols import Policy
 from fairlane.core.request import Request
 from fairlane.core.values import BASIS_POINTS, PriorityClass
 from fairlane.policies.fair import FairTenants
+from fairlane.policies.headroom import Headroom
 
 
 def policy(classes: Sequence[PriorityClass]) -> Policy:
     """`gmp`: guaranteed minimum between classes, fair between tenants, short requests first inside each."""
-    return Policy(GuaranteedMinimum(classes), FairTenants())
+    return Policy(Headroom(GuaranteedMinimum(classes), classes), FairTenants())
 
 
 class GuaranteedMinimum:
@@ -66,6 +67,10 @@ class GuaranteedMinimum:
             owed.sort(key=lambda r: (tags[r.rank] + r.cost * BASIS_POINTS) / shares[r.rank])
         return owed + rest
 
+    def keeps(self, rank: int) -> bool:  # noqa: ARG002 - the same for all
+        """Never."""
+        return False
+
     def charge(self, request: Request) -> None:
         """Moves V by the cost, and the class's tag as the module's text says."""
         rank, cost = request.rank, request.cost * BASIS_POINTS
@@ -97,6 +102,9 @@ class GuaranteedMinimum:
                 shift = delta * self._share[other]
                 tags[other] += shift
                 edges[other] += shift
+
+    def leave(self, rank: int) -> None:
+        """What runs changes nothing."""
 
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """Keeps U − V·m, the debt or claim in cost units, so T becomes V + (T − V)·m_old/m_new."""

@@ -30,12 +30,19 @@ class Strict:
         """Never."""
         return False
 
+    def keeps(self, rank: int) -> bool:  # noqa: ARG002 - the same for all
+        """Never."""
+        return False
+
     def charge(self, request: Request) -> None:
         """What was served changes nothing."""
         request.owed = False
 
     def correct(self, request: Request, delta: int) -> None:
         """What it cost changes nothing."""
+
+    def leave(self, rank: int) -> None:
+        """What runs changes nothing."""
 
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """Shares mean nothing."""

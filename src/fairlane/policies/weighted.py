@@ -43,6 +43,10 @@ class Weighted:
         """Never: shares are kept by the order itself."""
         return False
 
+    def keeps(self, rank: int) -> bool:  # noqa: ARG002 - the same for all
+        """Never."""
+        return False
+
     def charge(self, request: Request) -> None:
         """Moves the clock to the class's tag, and the tag by the cost."""
         request.owed, rank = False, request.rank
@@ -53,6 +57,9 @@ class Weighted:
         """Moves the tag by the difference; not below its last lift."""
         rank = request.rank
         self._tag[rank] = max(self._tag[rank] + delta * TAG_UNIT // self._weight[rank], self._edge[rank])
+
+    def leave(self, rank: int) -> None:
+        """What runs changes nothing."""
 
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """Takes new weights; debts in cost units stay."""

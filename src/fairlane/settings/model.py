@@ -206,7 +206,7 @@ class ClassSettings(Section):
     ttft_slo_s: Seconds | None = Field(
         default=None,
         description="Time to first token to be kept, in seconds; a wait that would break it ends the request, unless `shed: wait`. "
-        "None by default: only `max_wait_s` holds.",
+        "Policy `gmp` keeps room for the most urgent class that has one, as much as it is found to need. None by default: only `max_wait_s` holds.",
     )
     shed: Literal["deadline", "wait"] = Field(
         default="deadline", description="`deadline`: refuse what cannot meet `ttft_slo_s`; `wait`: a late answer is wanted all the same."

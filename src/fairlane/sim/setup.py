@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from fairlane import plugins
+from fairlane.core.protocols import Policy
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Engine, PoolSpec, PriorityClass
+from fairlane.policies.headroom import Headroom
 from fairlane.policies.limits.adaptive import START_SLOTS
 from fairlane.sim.engine.model import REFERENCE_ENGINE, EngineModel
 from fairlane.sim.forecast import Forecast
@@ -44,6 +47,7 @@ class Setup:
     fast_lane: bool = False  # kept for short requests on each engine
     short_first: bool = True  # inside a tenant
     holds: bool = True
+    headroom: bool = True  # for urgent requests that are still to come
     forecast: Forecast = Forecast.LEARNED
     forecast_error: float = 1.0  # predictions are off by up to this factor, both ways
     warmup_s: float = 60.0
@@ -93,6 +97,13 @@ def _engine(setup: Setup, index: int) -> Engine:
     return replace(engine, lane_places=LANE_PLACES, lane_kv=LANE_KV, lane_output=LANE_OUTPUT) if setup.fast_lane else engine
 
 
+def _policy(setup: Setup, kinds: Sequence[PriorityClass]) -> Policy:
+    policy = plugins.policy(setup.policy, kinds)
+    if not setup.headroom and isinstance(policy.classes, Headroom):
+        return Policy(policy.classes.inner, policy.tenants)
+    return policy
+
+
 def make_scheduler(setup: Setup) -> Scheduler:
     """The production scheduler over the run's engines, all up."""
     engines = tuple(_engine(setup, index) for index in range(setup.engines))
@@ -100,7 +111,7 @@ def make_scheduler(setup: Setup) -> Scheduler:
     if not setup.short_first:
         kinds = tuple(replace(one, short_first_s=0.0) for one in kinds)
     spec = PoolSpec(POOL, kinds, engines, setup.policy, setup.holds)
-    scheduler = Scheduler([spec], lambda pool: plugins.policy(pool.policy, pool.classes), plugins.engine_limit, 0.0)
+    scheduler = Scheduler([spec], lambda pool: _policy(setup, pool.classes), plugins.engine_limit, 0.0)
     for engine in engines:
         scheduler.engine_report(POOL, engine.name, up=True)
     return scheduler

@@ -86,6 +86,7 @@ class BatchOrder:
         """A started request is over: every book is corrected to its true cost."""
         delta = cost - request.cost
         self.classes.correct(request, delta)
+        self.classes.leave(request.rank)
         self.queues[request.rank].stop(request, delta)
         request.cost = cost
         request.state = ENDED

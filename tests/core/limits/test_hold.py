@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairlane.core.request import Request, Start
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Engine, Tenant
-from fairlane.policies.nested_limit import KV_RATIO, NestedLimit
+from fairlane.policies.limits.nested import KV_RATIO, NestedLimit
 from tests.core.limits.test_limit import peak
 from tests.core.world import make, request
 

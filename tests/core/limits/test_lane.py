@@ -10,7 +10,7 @@ import pytest
 from fairlane.core.request import Request, Start
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Engine, Outcome, Tenant, Usage
-from fairlane.policies.nested_limit import NestedLimit
+from fairlane.policies.limits.nested import NestedLimit
 from tests.core.world import make, request
 
 A, B = Tenant("a"), Tenant("b")

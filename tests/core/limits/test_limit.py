@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairlane.core.request import Request
 from fairlane.core.values import Engine, Tenant
-from fairlane.policies.nested_limit import KV_RATIO, LOWER_RATIO, NestedLimit
+from fairlane.policies.limits.nested import KV_RATIO, LOWER_RATIO, NestedLimit
 from tests.core.world import request
 
 T = Tenant("t")

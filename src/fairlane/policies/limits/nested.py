@@ -27,7 +27,7 @@ from operator import attrgetter
 
 from fairlane.core.request import Request
 from fairlane.core.values import Engine
-from fairlane.policies.peak import stays_within
+from fairlane.policies.limits.peak import stays_within
 
 KV_RATIO = 0.92  # κ for the most urgent class
 LOWER_RATIO = 0.93  # of κ, for the others
