@@ -31,11 +31,11 @@ class Meters:
     def __init__(self, admin_port: int) -> None:
         self._admin_port = admin_port
 
-    def admin(self, path: str) -> tuple[int, bytes]:
-        """Get a page of the admin port."""
+    def admin(self, path: str, method: str = "GET") -> tuple[int, bytes]:
+        """Get a page of the admin port, or give it an order."""
         connection = http.client.HTTPConnection("127.0.0.1", self._admin_port, timeout=5)
         try:
-            connection.request("GET", path)
+            connection.request(method, path)
             response = connection.getresponse()
             return response.status, response.read()
         finally:

@@ -27,15 +27,29 @@ class World:
         self.metrics = Metrics(("fast",), {"main": ("a",)}, (), lambda: Sample((), (), {}, 3))
         self.ready = (True, "ready")
         self.state: Callable[[], dict[str, Any]] = lambda: {"pools": {"main": {0: "fast"}}}
+        self.draining = {"a": False, "e@::1": False}
 
     def show_state(self) -> dict[str, Any]:
         return self.state()
+
+    def engines(self) -> list[dict[str, Any]]:
+        return [{"engine": engine, "draining": draining} for engine, draining in self.draining.items()]
+
+    def drain(self, engine: str, *, draining: bool) -> None:
+        if engine not in self.draining:
+            raise LookupError
+        self.draining[engine] = draining
+
+
+def server_of(world: World) -> AdminServer:
+    """An admin port of this world that is not open yet."""
+    return AdminServer(world.metrics, world.show_state, lambda: world.ready, world.engines, world.drain)
 
 
 @asynccontextmanager
 async def serving(world: World) -> AsyncIterator[AdminServer]:
     """The admin port of this world on a free port."""
-    server = AdminServer(world.metrics, world.show_state, lambda: world.ready)
+    server = server_of(world)
     await server.start("127.0.0.1", 0)
     try:
         yield server
@@ -54,10 +68,10 @@ async def connected(address: tuple[str, int]) -> AsyncIterator[tuple[asyncio.Str
         await writer.wait_closed()
 
 
-async def ask(server: AdminServer, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer on a connection of its own."""
+async def ask(server: AdminServer, path: str, method: str = "GET", more: str = "") -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the answer on a connection of its own; `more` are header lines."""
     async with connected(server.address) as (reader, writer):
-        writer.write(f"{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n".encode())
+        writer.write(f"{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n{more}\r\n".encode())
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     status, *fields = head.decode().split("\r\n")
     headers = {name.lower(): text for name, text in (field.split(": ", 1) for field in fields)}
@@ -142,7 +156,57 @@ def test_unknown_paths_are_a_json_404(path: str) -> None:
     run(test)
 
 
-def test_the_port_only_reads() -> None:
+def test_engines_are_drained_and_resumed_by_name() -> None:
+    """Each order answers with the engine as it is then, the same when it is given twice; the list shows all."""
+
+    async def test(world: World, server: AdminServer) -> None:
+        for order, draining in (("drain", True), ("drain", True), ("resume", False), ("resume", False)):
+            for engine, written in (("a", "a"), ("e@::1", "e%40%3A%3A1"), ("e@::1", "e@::1")):
+                status, _, body = await ask(server, f"/admin/engines/{written}/{order}", "POST")
+                assert (status, json.loads(body)) == (200, {"engine": engine, "draining": draining})
+            assert world.draining == {"a": draining, "e@::1": draining}
+            assert json.loads((await ask(server, "/admin/engines"))[2]) == {"engines": world.engines()}
+
+    run(test)
+
+
+def test_an_unknown_engine_is_a_404_that_names_the_known() -> None:
+    """Of many engines the first ten are named."""
+
+    async def test(world: World, server: AdminServer) -> None:
+        status, _, body = await ask(server, "/admin/engines/b/drain", "POST")
+        error = json.loads(body)["error"]
+        assert (status, error["code"], error["message"]) == (404, "not_found", "No engine 'b'; there are: a, e@::1.")
+        world.draining = dict.fromkeys(map(str, range(12)), False)
+        error = json.loads((await ask(server, "/admin/engines/b/resume", "POST"))[2])["error"]
+        assert error["message"].endswith("there are: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more.")
+
+    run(test)
+
+
+def test_a_web_page_cannot_drain_an_engine() -> None:
+    """A browser tells the origin of what it posts, and nothing of ours does; such an order changes nothing."""
+
+    async def test(world: World, server: AdminServer) -> None:
+        status, _, body = await ask(server, "/admin/engines/a/drain", "POST", "origin: http://evil.test\r\n")
+        assert (status, json.loads(body)["error"]["code"]) == (403, "invalid_request")
+        assert not world.draining["a"]
+
+    run(test)
+
+
+def test_an_order_is_no_page() -> None:
+    """A GET of an order changes nothing: it is a 405 that names POST."""
+
+    async def test(world: World, server: AdminServer) -> None:
+        status, headers, _ = await ask(server, "/admin/engines/a/drain")
+        assert (status, headers["allow"]) == (405, "POST")
+        assert not world.draining["a"]
+
+    run(test)
+
+
+def test_pages_are_only_read() -> None:
     """Any method but GET and HEAD is a JSON 405 that names them."""
 
     async def test(_: World, server: AdminServer) -> None:
@@ -173,7 +237,7 @@ def test_a_port_in_use_is_told_clearly() -> None:
 
     async def test(world: World, server: AdminServer) -> None:
         host, port = server.address
-        second = AdminServer(world.metrics, world.state, lambda: world.ready)
+        second = server_of(world)
         with pytest.raises(SettingsError) as taken:
             await second.start(host, port)
         assert str(taken.value) == (
@@ -202,7 +266,7 @@ def test_stop_frees_the_port_at_once() -> None:
             await server.stop()
             assert time.monotonic() - began < 0.9
             assert await reader.read() == b""
-        again = AdminServer(world.metrics, world.state, lambda: world.ready)
+        again = server_of(world)
         await again.start(*address)
         assert again.address == address
         await again.stop()

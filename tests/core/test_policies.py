@@ -63,7 +63,7 @@ def test_a_class_that_loses_its_share_is_owed_nothing() -> None:
     pool = world.scheduler.pools["main"]
     world.step()
     assert pool.order.is_owed(3)
-    world.scheduler.reclass("main", tuple(replace(c, min_share=0) for c in FOUR))
+    world.scheduler.reconfigure("main", tuple(replace(c, min_share=0) for c in FOUR))
     while world.scheduler.queued:
         assert not pool.order.is_owed(3)
         world.step()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlane.engines.address import Address, AddressError, parse
+from fairlane.engines.address import Address, AddressError, is_looked_up, parse
 from fairlane.errors import EngineError
 
 GOOD = {
@@ -17,6 +17,8 @@ GOOD = {
     "HTTP://LLM_Engine:8000": Address("llm_engine", 8000, tls=False, base_path="", authority="llm_engine:8000"),
     "http://[::1]:8000/x": Address("::1", 8000, tls=False, base_path="/x", authority="[::1]:8000"),
     "http://[2001:DB8::7]": Address("2001:db8::7", 80, tls=False, base_path="", authority="[2001:db8::7]"),
+    "dns+http://Pool:8000/v1": Address("pool", 8000, tls=False, base_path="", authority="pool:8000"),
+    "DNS+https://pool": Address("pool", 443, tls=True, base_path="", authority="pool"),
     "http://h:": Address("h", 80, tls=False, base_path="", authority="h"),
 }
 
@@ -24,6 +26,9 @@ BAD = {
     "": "must start with http:// or https://",
     "127.0.0.1:8000": "must start with http:// or https://",
     "localhost:8000": "must start with http:// or https://",
+    "dns+ftp://SECRET/": "must start with http:// or https://, or with dns\\+http:// or dns\\+https://",
+    "dns+dns+http://SECRET/": "must start with http:// or https://",
+    "dns+http://u:SECRET@h": "must not have a user name or password",
     "ftp://SECRET/": "must start with http:// or https://",
     "unix:///run/SECRET": "must start with http:// or https://",
     "http://u:SECRET@h:8000": "must not have a user name or password",
@@ -54,6 +59,7 @@ BAD = {
 def test_a_url_becomes_an_address(url: str) -> None:
     """Host, port, base path and authority are those that the wire needs."""
     assert parse(url) == GOOD[url]
+    assert is_looked_up(url) == url.lower().startswith("dns+")
 
 
 @pytest.mark.parametrize("url", BAD)

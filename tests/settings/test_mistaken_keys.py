@@ -36,11 +36,6 @@ CASES: dict[str, Case] = {
         ["7: pools[0].fast_lane.slots: unknown key (belongs under 'pools[]' or 'pools[].engines[]')"],
     ),
     "fast_lane_kv": ("    slots: 4", "    fast_lane: {kv: 0.6}", ["7: pools[0].fast_lane.kv: must be at most 0.5, not 0.6"]),
-    "later_price": (
-        "kind: embedded",
-        "kind: embedded, price_per_hour: 2",
-        ["10: pools[0].engines[1].price_per_hour: not available in this version"],
-    ),
     "later_fair_by_user": (
         "    class: paid",
         "    class: paid\n    fair_by_user: true",
@@ -50,11 +45,6 @@ CASES: dict[str, Case] = {
         "policy: gmp",
         "policy: strct",
         ["14: scheduling.policy: must be 'gmp', 'strict', 'weighted', 'fifo' or 'aging', not the text 'strct' (did you mean 'strict'?)"],
-    ),
-    "later_dns_engines": (
-        "http://127.0.0.1:9",
-        "dns+http://engines:9",
-        ["9: pools[0].engines[0].url: one engine for each address of a name is not available in this version"],
     ),
     "later_workers": ("  drain_s: 60", "  workers: 4", ["3: server.workers: must be 1: several workers are not available in this version"]),
     "missing_key": ("    class: paid\n", "", ["16: tenants[0].class: is required"]),

@@ -93,6 +93,16 @@ CASES: dict[str, Case] = {
         "kind: sglang, priority_step_s: 0, scheduler_plugin: true",
         ["9: pools[0].engines[0].scheduler_plugin: an engine of kind 'sglang' has no scheduler_plugin"],
     ),
+    "a_lookup_of_nothing": (
+        "kind: openai",
+        "kind: openai, lookup_s: 1",
+        ["9: pools[0].engines[0].lookup_s: is only for a url that begins with dns+, whose name is looked up"],
+    ),
+    "a_lookup_of_an_embedded_engine": (
+        "kind: embedded",
+        "kind: embedded, lookup_s: 1",
+        ["10: pools[0].engines[1].lookup_s: an engine of kind 'embedded' has no lookup_s"],
+    ),
     "slo_beyond_the_wait": (
         "max_wait_s: 20",
         "max_wait_s: 20, ttft_slo_s: 21",

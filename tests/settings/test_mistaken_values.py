@@ -98,7 +98,11 @@ CASES: dict[str, Case] = {
     "address_without_port": ("127.0.0.1:8080", "localhost", ["2: server.listen: must be HOST:PORT, such as 127.0.0.1:8080"]),
     "port_alone": ("127.0.0.1:8080", "8080", ['2: server.listen: must be HOST:PORT in quotes, such as "127.0.0.1:8080"']),
     "port_too_high": ("127.0.0.1:8080", "localhost:99999", ["2: server.listen: must have a port from 0 to 65535"]),
-    "url_without_scheme": ("http://127.0.0.1:9", "127.0.0.1:9", ["9: pools[0].engines[0].url: must start with http:// or https://"]),
+    "url_without_scheme": (
+        "http://127.0.0.1:9",
+        "127.0.0.1:9",
+        ["9: pools[0].engines[0].url: must start with http:// or https://, or with dns+http:// or dns+https://"],
+    ),
     "reserved_tenant": ("name: acme", "name: anonymous-7", ["16: tenants[0].name: is a name kept for callers without a key"]),
     "reserved_class": (
         "max_queued: 50}",

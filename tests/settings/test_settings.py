@@ -22,7 +22,8 @@ pools:
     engines:
       - {name: x, kind: embedded, model_file: m.gguf, slots: auto, kv_tokens: 9, prefill_tokens: 7, context: 8}
       - {name: y, kind: llamacpp, url: "https://h:1/base", api_key: k, connect_s: 1, first_byte_s: 2, idle_s: 3, probe_s: 4e0}
-      - {name: z, kind: vllm, url: "http://h:2", slots: 1, priority_step_s: 0.5, scheduler_plugin: true}
+      - {name: z, kind: vllm, url: "dns+http://h:2", lookup_s: 1, slots: 1, priority_step_s: 0.5, price_per_hour: 0,
+         scheduler_plugin: true}
 backlog: {max_queued: 5}
 classes:
   - name: c
@@ -98,10 +99,10 @@ def test_every_key_is_taken() -> None:
         if name not in section.model_fields_set
     ]
     assert unset == [
-        *(("EngineSettings", name) for name in ("url", "api_key", "connect_s", "first_byte_s", "idle_s", "probe_s")),
-        *(("EngineSettings", name) for name in ("priority_step_s", "scheduler_plugin")),
-        *(("EngineSettings", name) for name in ("model_file", "slots", "kv_tokens", "prefill_tokens", "context")),
-        *(("EngineSettings", name) for name in ("priority_step_s", "scheduler_plugin", "api_key", "model_file")),
+        *(("EngineSettings", name) for name in ("url", "lookup_s", "api_key", "connect_s", "first_byte_s", "idle_s", "probe_s")),
+        *(("EngineSettings", name) for name in ("priority_step_s", "price_per_hour", "scheduler_plugin")),
+        *(("EngineSettings", name) for name in ("lookup_s", "model_file", "slots", "kv_tokens", "prefill_tokens", "context")),
+        *(("EngineSettings", name) for name in ("priority_step_s", "price_per_hour", "scheduler_plugin", "api_key", "model_file")),
         *(
             ("EngineSettings", name)
             for name in ("kv_tokens", "prefill_tokens", "context", "connect_s", "first_byte_s", "idle_s", "probe_s")

@@ -3,7 +3,7 @@
 import pytest
 
 from fairlane.core.values import BucketRate, Engine, PriorityClass, Tenant
-from fairlane.settings import Settings, anonymous_tenant, class_specs, load, parse, pool_specs, tenant, tenants
+from fairlane.settings import Settings, anonymous_tenant, class_specs, engine_spec, load, parse, pool_specs, tenant, tenants
 
 TEXT = """\
 pools:
@@ -35,6 +35,17 @@ def test_engines_have_their_own_slots_or_the_pools(settings: Settings) -> None:
     big, small = pool_specs(settings)
     assert big.engines == (Engine("a", 4, 1000, context=500), Engine("b", 6), Engine("c", 0))
     assert (small.name, small.engines, small.policy) == ("small", (Engine("d", 0),), "gmp")
+
+
+def test_the_addresses_of_a_name_are_no_engines_yet() -> None:
+    """An entry with a `dns+` URL has no slots of its own; what is at its addresses has its numbers."""
+    text = TEXT.replace("engines:", 'engines:\n      - {name: n, kind: openai, url: "DNS+http://n:1", context: 9, price_per_hour: 1.5}', 1)
+    settings = parse(text, "f.yaml")
+    pool = settings.pools[0]
+    assert [engine.name for engine in pool_specs(settings)[0].engines] == ["a", "b", "c"]
+    entry = next(engine for engine in pool.engines if engine.looked_up)
+    assert (entry.name, entry.lookup_s, entry.price_per_hour) == ("n", 5.0, 1.5)
+    assert engine_spec(pool, entry) == Engine("n", 4, context=9)
 
 
 def test_classes_become_ranks_with_exact_shares(settings: Settings) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Self, TypeVar
 
+from fairlane.engines.address import place
 from tests.stub.plan import Plan
 from tests.stub.seen import Seen
 from tests.stub.wire import Wire
@@ -24,7 +25,9 @@ Script = Callable[[Seen], Plan]
 class Stub:
     """An upstream that does as the test says. `plan` holds for every request; those in `script` are used up first."""
 
-    def __init__(self, plan: Plan | Script | None = None, *, models: tuple[str, ...] = ("m",), slots: int = 4) -> None:
+    def __init__(
+        self, plan: Plan | Script | None = None, *, models: tuple[str, ...] = ("m",), slots: int = 4, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
         self.plan: Plan | Script = plan or Plan()
         self.script: deque[Plan] = deque()
         self.models = models
@@ -39,7 +42,8 @@ class Stub:
         self._connections = 0
         self._server: asyncio.Server | None = None
         self._thread = threading.Thread(target=self.loop.run_forever, name="stub", daemon=True)
-        self.port = 0
+        self.host = host
+        self.port = port
         self.loop.set_exception_handler(lambda _, context: self.faults.append(repr(context)))
 
     def __enter__(self) -> Self:
@@ -56,7 +60,7 @@ class Stub:
     @property
     def url(self) -> str:
         """Return the address that goes into a gateway's settings."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{place(self.host, self.port)}"
 
     @property
     def running(self) -> list[Seen]:
@@ -134,9 +138,9 @@ class Stub:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(5)
 
     async def _listen(self) -> None:
-        listener = socket.socket()
+        listener = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
+        listener.bind((self.host, self.port))
         self.port = listener.getsockname()[1]
         self._server = await self.loop.create_server(lambda: Wire(self), sock=listener, backlog=1024)
 

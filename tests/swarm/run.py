@@ -350,7 +350,7 @@ class Run:
     def _reclass(self) -> None:
         pool = self.random.choice(self.plan.pools)
         new = classes(self.random, self.plan.features, len(pool.classes))
-        self.scheduler.reclass(pool.name, new)
+        self.scheduler.reconfigure(pool.name, new)
         self.checks.minimum = None
         self.model.classes.update({(pool.name, c.rank): c for c in new})
         self.shares.restart()

@@ -18,6 +18,8 @@ from fairlane.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     import uvicorn
 
+    from fairlane.admin.app import Drain, Engines
+
 CONNECTIONS_MAX = 64  # scrapers and operators, not clients; beyond it uvicorn answers 503
 STOP_S = 1  # a page takes milliseconds; what is slower is a reader that has stopped reading
 
@@ -25,8 +27,15 @@ STOP_S = 1  # a page takes milliseconds; what is slower is a reader that has sto
 class AdminServer:
     """Serves the pages of `fairlane.admin.app` from `start` to `stop`."""
 
-    def __init__(self, metrics: Metrics, state: Callable[[], dict[str, Any]], ready: Callable[[], tuple[bool, str]]) -> None:
-        self._pages = (metrics, state, ready)
+    def __init__(
+        self,
+        metrics: Metrics,
+        state: Callable[[], dict[str, Any]],
+        ready: Callable[[], tuple[bool, str]],
+        engines: "Engines",
+        drain: "Drain",
+    ) -> None:
+        self._pages = (metrics, state, ready, engines, drain)
         self._server: uvicorn.Server | None = None
         self._socket: socket.socket | None = None
 

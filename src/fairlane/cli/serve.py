@@ -61,7 +61,7 @@ async def _serve(settings: Settings, log: Log) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     gateway = Gateway(settings, log)
-    admin = AdminServer(gateway.metrics, gateway.view.state, gateway.ready)
+    admin = AdminServer(gateway.metrics, gateway.view.state, gateway.ready, gateway.view.engines, gateway.roster.drain)
     try:
         address = await gateway.start()
         await admin.start(*settings.server.admin_address)

@@ -44,7 +44,7 @@ class Places:
         self.reconfigure(engines)
 
     def reconfigure(self, engines: Iterable[Engine]) -> None:
-        """Takes a new set of engines. One that is gone runs down; one that comes back meanwhile keeps its count."""
+        """Takes a new set of engines. One that is gone runs down; one that stays or comes back meanwhile keeps count and numbers."""
         wanted = {e.name: e for e in engines}
         for name, state in list(self.engines.items()):
             state.leaving = name not in wanted
@@ -52,8 +52,6 @@ class Places:
         for name, spec in wanted.items():
             if name not in self.engines:
                 self.engines[name] = EngineState(spec, self._make_limit(spec))
-            self.engines[name].spec = spec
-            self.engines[name].limit.reconfigure(spec)
         self._note_open()
 
     def report(self, engine: str, *, up: bool, spec: Engine | None) -> None:

@@ -104,12 +104,14 @@ class Scheduler:
         """Whether an engine can be given work, and what it says of itself."""
         self.pools[pool].places.report(engine, up=up, spec=spec)
 
-    def reclass(self, pool: str, classes: Sequence[PriorityClass]) -> None:
-        """Takes new numbers for the classes of a pool. Nothing that waits or runs is touched."""
+    def reconfigure(self, pool: str, classes: Sequence[PriorityClass], engines: Iterable[Engine] | None = None) -> None:
+        """Takes new numbers for the classes of a pool and, where given, other engines. Nothing that waits or runs is touched."""
         scheduler = self.pools[pool]
         for queue, spec in zip(scheduler.queues, classes, strict=True):
             queue.spec = spec
         scheduler.order.reconfigure(classes)
+        if engines is not None:
+            scheduler.places.reconfigure(engines)
 
     def evict_all(self, reason: Reason, now: float) -> None:
         """Sheds everything that waits; what runs goes on."""

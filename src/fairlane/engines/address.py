@@ -1,7 +1,8 @@
 """Where an engine listens, read once from its URL and checked when the settings are.
 
-Every request's path is the base path of the URL followed by a route of ours, so nothing else may be in the URL. Whatever
-is wrong with it, the error's text never repeats the URL: people do put keys there.
+Every request's path is the base path of the URL followed by a route of ours, so nothing else may be in the URL. Before its
+scheme may stand `dns+`: then each address of the host is an engine. Whatever is wrong with a URL, the error's text never
+repeats it: people do put keys there.
 """
 
 import re
@@ -12,7 +13,8 @@ from fairlane.errors import EngineError
 
 _PORTS = {"http": 80, "https": 443}
 _PORT_MAX = 65535
-_URL = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9_.-]{1,255})(?::([0-9]{0,5}))?(/[!-~]*)?", re.IGNORECASE)
+LOOKED_UP = "dns+"
+_URL = re.compile(r"(?:dns\+)?(https?)://(\[[0-9a-f:.]+\]|[a-z0-9_.-]{1,255})(?::([0-9]{0,5}))?(/[!-~]*)?", re.IGNORECASE)
 
 
 class AddressError(EngineError, ValueError):
@@ -34,7 +36,7 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Return the address of an http or https URL, or raise AddressError.
+    """Return the address of an http or https URL, with or without `dns+` before it, or raise AddressError.
 
     A base path that ends with `/v1`, as the base URLs of OpenAI's clients do, means the same without it.
     """
@@ -56,6 +58,11 @@ def parse(url: str) -> Address:
     )
 
 
+def is_looked_up(url: str) -> bool:
+    """Whether each address that the URL's host resolves to is an engine of its own."""
+    return url.lower().startswith(LOOKED_UP)
+
+
 def place(host: str, port: int) -> str:
     """A host without brackets and its port, as URLs and people write them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -63,8 +70,8 @@ def place(host: str, port: int) -> str:
 
 def _fault(url: str) -> str:
     scheme, _, rest = url.partition("://")
-    if scheme.lower() not in _PORTS:
-        return "must start with http:// or https://"
+    if scheme.lower().removeprefix(LOOKED_UP) not in _PORTS:
+        return "must start with http:// or https://, or with dns+http:// or dns+https://"
     if "@" in rest.partition("/")[0]:
         return "must not have a user name or password; a key belongs under api_key"
     if "?" in url or "#" in url:

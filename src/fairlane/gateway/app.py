@@ -7,17 +7,19 @@ import os
 import secrets
 import time
 import traceback
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Mapping
 from itertools import count
 from typing import Any, cast
 
 from fairlane import plugins
 from fairlane.core.scheduler import Scheduler
-from fairlane.core.values import CostWeights
+from fairlane.core.values import CostWeights, PriorityClass
 from fairlane.errors import EngineError, Reason, Refused
 from fairlane.gateway import answers, embedded
 from fairlane.gateway.admission import Admission
 from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS
+from fairlane.gateway.engines import names
+from fairlane.gateway.engines.roster import Roster
 from fairlane.gateway.identity import Caller, Identities
 from fairlane.gateway.knowledge import Knowledge
 from fairlane.gateway.links import EngineLink
@@ -44,7 +46,7 @@ _ADMIN_PAGES = ("/healthz", "/readyz", "/metrics", "/admin")
 class Gateway:
     """One gateway process. `start` listens, `stop` drains."""
 
-    def __init__(self, settings: Settings, log: Log) -> None:
+    def __init__(self, settings: Settings, log: Log, resolve: names.Resolve = names.resolve) -> None:
         self.settings = settings
         self.log = log
         self.loop = asyncio.get_running_loop()
@@ -58,12 +60,13 @@ class Gateway:
             weights=CostWeights(settings.scheduling.input_weight, settings.scheduling.output_weight),
         )
         self.admission = Admission(self.scheduler, self.loop)
-        self.links = dict(self._links())
+        self.roster = Roster(settings, log, notify=self._engine_changed, run=self._task, resolve=resolve)
+        self.links = self.roster.links
         classes = tuple(c.name for c in settings.classes)
         self.view = View(self)
         self.metrics = Metrics(
             classes,
-            {pool.name: [engine.name for engine in pool.engines] for pool in settings.pools},
+            {pool: self._engines_of(pool) for pool in self._specs},
             [tenant.name for tenant in settings.tenants],
             self.view.sample,
         )
@@ -93,17 +96,9 @@ class Gateway:
         self._server: Any = None  # an asyncio.Server, but uvloop's has a list of sockets where asyncio's has a tuple
         self.hurry = asyncio.Event()
 
-    def _links(self) -> Iterator[tuple[tuple[str, str], EngineLink]]:
-        for pool in self.settings.pools:
-            for engine, spec in zip(pool.engines, self._specs[pool.name].engines, strict=True):
-                yield (pool.name, engine.name), EngineLink(pool.name, engine, spec, self._engine_changed, self.log)
-
     async def start(self) -> tuple[str, int]:
         """Listens for clients and begins to watch the engines. Returns the address."""
-        for link in self.links.values():
-            if link.settings.url is not None:
-                link.connect_to(link.settings.url)
-            self.run(link.watch())
+        self.roster.start(self._reset, self._is_done)
         self.run(self._flush_log())
         host, port = self.settings.server.listen_address
         try:
@@ -123,7 +118,7 @@ class Gateway:
                 model = next(model.engine_name for model in self._models.values() if model.pool == link.pool)
                 engine = await embedded.start(link, model, self.log)
                 self.run(embedded.keep(link, model, engine, self.log))
-        await asyncio.gather(*(link.probed.wait() for link in self.links.values()))
+        await self.roster.first_probes()
 
     async def stop(self) -> None:
         """Refuses new requests and lets what waits and runs end within `drain_s`, or until `hurry` is set; cuts off the rest."""
@@ -156,18 +151,21 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for link in self.links.values():
-            if link.connections is not None:
-                link.connections.close()
+        self.roster.close()
         self.log.flush()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs something for as long as the gateway lives; should it end by a mistake of ours, that is logged."""
+        _ = self._task(work)
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.log.error("internal_error", error=repr(error), where=_place(error))
 
@@ -175,8 +173,8 @@ class Gateway:
         """Whether requests can be served now, and why not."""
         if self.admission.draining:
             return False, "draining"
-        down = [pool for pool in self._specs if not any(link.up for link in self.links.values() if link.pool == pool)]
-        return (False, f"no engine of pool {down[0]} is up") if down else (True, "ok")
+        down = [pool for pool in self._specs if not any(link.open for link in self.links.values() if link.pool == pool)]
+        return (False, f"no engine of pool {down[0]} takes requests") if down else (True, "ok")
 
     def _serve(self, exchange: Exchange) -> None:
         """Takes one request in; whatever happens, it is answered and told of."""
@@ -237,10 +235,29 @@ class Gateway:
 
     def _engine_changed(self, link: EngineLink) -> None:
         """An engine came, went, is full, or told its size: fractions of the pool's slots are taken anew."""
-        slots = sum(other.spec.slots for other in self.links.values() if other.pool == link.pool)
-        self.scheduler.engine_report(link.pool, link.name, up=link.up, spec=link.offer)
-        self.scheduler.reclass(link.pool, class_specs(self.settings, slots))
+        self.scheduler.engine_report(link.pool, link.name, up=link.open, spec=link.offer)
+        self.scheduler.reconfigure(link.pool, self._classes(link.pool))
         self.admission.pump(self.admission.time())
+
+    def _reset(self, pool: str) -> None:
+        """A pool has other engines than before. Nothing that waits is lost, and what runs on one that is leaving ends there."""
+        links = [link for link in self.links.values() if link.pool == pool]
+        self.metrics.reset_engines(pool, self._engines_of(pool))
+        self.scheduler.reconfigure(pool, self._classes(pool), [link.offer for link in links if not link.leaving])
+        for link in links:
+            self.scheduler.engine_report(pool, link.name, up=link.open)
+        self.admission.pump(self.admission.time())
+
+    def _is_done(self, link: EngineLink) -> bool:
+        """Whether nothing is left at an engine that is leaving."""
+        return link.name not in self.scheduler.pools[link.pool].places.engines
+
+    def _engines_of(self, pool: str) -> list[str]:
+        return [link.name for link in self.links.values() if link.pool == pool]
+
+    def _classes(self, pool: str) -> tuple[PriorityClass, ...]:
+        slots = sum(link.spec.slots for link in self.links.values() if link.pool == pool and not link.draining and not link.leaving)
+        return class_specs(self.settings, slots)
 
     def _failed(self, exchange: Exchange, error: Exception) -> None:
         """A mistake of ours: it is logged with its place, and the client gets a plain 500."""

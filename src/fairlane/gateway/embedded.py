@@ -35,7 +35,7 @@ async def keep(link: EngineLink, model: str, engine: embedded.EmbeddedEngine, lo
             problem = await engine.wait_closed()
         finally:
             await engine.stop()
-        link.disconnect("the embedded engine ended")
+        link.unreachable("the embedded engine ended", gone=True)
         log.error("embedded_engine_ended", engine=link.name, problem=problem)
         wait = 0.0 if time.monotonic() - began > STEADY_S else min(RESTART_MAX_S, 2 * wait + 1.0)
         while True:

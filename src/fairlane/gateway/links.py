@@ -1,12 +1,13 @@
 """The gateway's end of each engine: its connections, its health, and what it is told at the head of a request.
 
 Health comes from use and from probes. An engine that cannot be reached is taken out at once, and so is one that breaks
-off `FAILURES_MAX` requests in a row. A probe that answers brings it back; probes of an engine that is out come quickly at
-first, so that a restart costs seconds.
+off `FAILURES_MAX` requests in a row. A probe that answers brings it back, step by step (see `Ramp`); probes of an engine that is
+out come quickly at first, so that a restart costs seconds.
 """
 
 import asyncio
 import contextlib
+import functools
 import ssl
 import sys
 import time
@@ -17,6 +18,7 @@ from fairlane import plugins
 from fairlane.core.values import Engine
 from fairlane.engines.adapter import Gauges, Report
 from fairlane.engines.address import Address, parse
+from fairlane.gateway.engines.ramp import Ramp
 from fairlane.gateway.wire.upstream import ConnectFailed, EnginePool, UpstreamConnection, fetch
 from fairlane.settings import EngineSettings
 from fairlane.telemetry.log import Log
@@ -51,9 +53,16 @@ class Speed:
         return int(seconds / self._seconds_per_token) if self._seconds_per_token else sys.maxsize
 
 
-class EngineLink:
-    """One engine. `notify` is called when `up` or `offer` has changed.
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Made once: reading the certificates that are trusted takes milliseconds."""
+    return ssl.create_default_context()
 
+
+class EngineLink:
+    """One engine. `notify` is called when `up`, `open` or `offer` has changed.
+
+    It is `draining` where an operator keeps work from it, and `leaving` where it is no longer configured.
     `gauges` is the last that the engine told of its load, at the time `gauges_at`; `measured` tells whether that was in the
     last round of probes. `on_gauges`, where it is set, is called after each round, with None where nothing was told.
     """
@@ -63,8 +72,10 @@ class EngineLink:
         self.name = settings.name
         self.settings = settings
         self.spec = self._configured = spec
-        self.offer = spec  # what the scheduler may count on: the same, with no slot left while the engine is full
+        self.offer = spec  # what the scheduler may count on: with fewer slots while the engine is full or has just come back
         self.up = False
+        self.draining = self.leaving = False
+        self._ramp = Ramp(self._changed)
         self.connections: EnginePool | None = None
         self._address: Address | None = None
         self._adapter = plugins.engine_adapter(settings.kind)
@@ -88,13 +99,27 @@ class EngineLink:
         self._probe_soon = asyncio.Event()
         self.probed = asyncio.Event()  # set after the first round of probes
 
-    def connect_to(self, url: str) -> None:
-        """Takes the engine's address, at the start or after the embedded engine was started anew."""
+    @property
+    def open(self) -> bool:
+        """Whether the engine gets work."""
+        return self.up and not self.draining and not self.leaving
+
+    def connect_to(self, url: str, at: str | None = None) -> None:
+        """Takes the engine's address, at the start or after the embedded engine was started anew.
+
+        `at` is one address of the URL's host, which goes on to be the name in the Host header and for TLS.
+        """
         if self.connections is not None:
             self.connections.close()
         self._address = address = parse(url)
-        tls = ssl.create_default_context() if address.tls else None
-        self.connections = EnginePool(address.host, address.port, tls, connect_s=self.settings.connect_s, authority=address.authority)
+        self.connections = EnginePool(
+            at or address.host,
+            address.port,
+            _tls() if address.tls else None,
+            connect_s=self.settings.connect_s,
+            authority=address.authority,
+            server_name=address.host,
+        )
         self._heads.clear()
         self._probe_soon.set()
 
@@ -114,18 +139,17 @@ class EngineLink:
         self._full_timer = asyncio.get_running_loop().call_later(FULL_S, self._has_room) if still_full else None
         self._changed()
 
+    def withhold(self, *, draining: bool | None = None, leaving: bool | None = None) -> None:
+        """Keeps new work from the engine or lets it have some again; what runs there goes on. None: as before."""
+        self.draining = self.draining if draining is None else draining
+        self.leaving = self.leaving if leaving is None else leaving
+        self._changed()
+
     def _changed(self) -> None:
         full_at, spec = self._full_at, self.spec
-        self.offer = spec if full_at is None else replace(spec, slots=min(spec.slots, full_at))
+        slots = self._ramp.offered(spec.slots, is_open=self.open)
+        self.offer = replace(spec, slots=slots if full_at is None else min(slots, full_at))
         self._notify(self)
-
-    def disconnect(self, problem: str) -> None:
-        """The engine is known to be gone."""
-        if self.connections is not None:
-            self.connections.close()
-            self.connections = None
-        self.measured = False
-        self._set_up(Report(healthy=False, problem=problem))
 
     def head(self, path: str) -> bytes:
         """The first lines of a request to this path, the same for each request; only for an engine with an address."""
@@ -153,9 +177,14 @@ class EngineLink:
         if self._failures >= FAILURES_MAX:
             self.unreachable(f"broke off {self._failures} requests in a row")
 
-    def unreachable(self, problem: str) -> None:
-        """The engine gets no more work until a probe succeeds."""
+    def unreachable(self, problem: str, *, gone: bool = False) -> None:
+        """The engine gets no more work until a probe succeeds; one that is `gone` first has to be connected to anew."""
         self._failures = 0
+        if gone:
+            self.measured = False
+            if self.connections is not None:
+                self.connections.close()
+                self.connections = None
         self._set_up(Report(healthy=False, problem=problem))
         self._probe_soon.set()
 
@@ -226,7 +255,7 @@ class EngineLink:
             context = self._configured.context or report.context
             kv_tokens = self._configured.kv_tokens or report.kv_tokens or spec.kv_tokens
             spec = replace(spec, slots=slots or SLOTS_BY_DEFAULT, context=context, kv_tokens=kv_tokens)
-        if report.healthy != self.up or report.problem != self.problem:
+        if (report.healthy != self.up or report.problem != self.problem) and not self.leaving:
             self._tell(report, spec)
         changed = report.healthy != self.up or spec != self.spec
         self.up, self.spec, self.problem = report.healthy, spec, report.problem

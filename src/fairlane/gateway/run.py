@@ -179,7 +179,7 @@ class Run:
             self._refuse(Refused(Reason.ENGINE_UNREACHABLE))
             return
         self._tried = True
-        if not any(other.up for other in proxy.links.values() if other.pool == link.pool):
+        if not any(other.open for other in proxy.links.values() if other.pool == link.pool):
             self._timer = asyncio.get_running_loop().call_later(RECOVER_S, self.shed, Refused(Reason.ENGINE_UNREACHABLE))
         proxy.admission.again(self)
 

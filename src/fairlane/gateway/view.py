@@ -59,10 +59,18 @@ class View:
             "ready": ready,
             "reason": reason,
             "classes": [{_SAID.get(name, name): value for name, value in asdict(row).items()} for row in sample.classes],
-            "engines": [asdict(row) for row in sample.engines],
+            "engines": self.engines(),
             "tenants": list(self._tenants().values()),
             "client_connections": sample.client_connections,
         }
+
+    def engines(self) -> list[dict[str, Any]]:
+        """Every engine: its row of `sample`, whether it leaves for good, what is wrong with it and what it costs."""
+        return [
+            asdict(self._engine(link))
+            | {"kind": link.settings.kind, "leaving": link.leaving, "problem": link.problem, "price_per_hour": link.settings.price_per_hour}
+            for link in self._gateway.links.values()
+        ]
 
     def _tenants(self) -> dict[str, dict[str, Any]]:
         """What each tenant that was seen has running, waiting and left. Callers without a key have limits each for itself."""
@@ -90,6 +98,7 @@ class View:
             running=self._running(link.pool, link.name),
             slots=link.spec.slots,
             up=link.up,
+            draining=link.draining or link.leaving,
             measured=link.measured,
             told_running=told.running or 0,
             told_waiting=told.waiting or 0,

@@ -28,7 +28,7 @@ from fairlane.settings.model import (
     Settings,
     TenantSettings,
 )
-from fairlane.settings.specs import anonymous_tenant, class_specs, pool_specs, tenant, tenants
+from fairlane.settings.specs import anonymous_tenant, class_specs, engine_spec, pool_specs, tenant, tenants
 
 __all__ = [
     "AnonymousSettings",
@@ -44,6 +44,7 @@ __all__ = [
     "TenantSettings",
     "anonymous_tenant",
     "class_specs",
+    "engine_spec",
     "load",
     "parse",
     "pool_specs",

@@ -6,6 +6,7 @@ fault is found at once. A value of the wrong type is simply not seen here; it ha
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from fairlane.engines.address import is_looked_up
 from fairlane.settings.document import EACH, Document, Place, path_text
 from fairlane.settings.faults import did_you_mean
 from fairlane.settings.fields import SHARE_UNITS, split_address
@@ -16,6 +17,7 @@ _ELSEWHERE = frozenset({"llamacpp", "vllm", "sglang", "tgi", "openai", "simulate
 _ONLY_FOR: Mapping[str, frozenset[str]] = {
     "url": _ELSEWHERE,
     "api_key": _ELSEWHERE,
+    "lookup_s": _ELSEWHERE,
     "model_file": frozenset({"embedded"}),
     "priority_step_s": frozenset({"vllm", "sglang"}),
     "scheduler_plugin": frozenset({"vllm"}),
@@ -179,6 +181,9 @@ def _engine(document: Document, place: Place) -> None:
                 document.blame((*place, key), f"an engine of kind {kind!r} has no {key}")
         if kind != "embedded" and document.get((*place, "url")) is None and (*place, "url") not in document.guessed:
             document.blame((*place, "url"), f"is required for kind {kind!r}")
+    url = document.get((*place, "url"))
+    if isinstance(url, str) and not is_looked_up(url) and document.get((*place, "lookup_s")) is not None:
+        document.blame((*place, "lookup_s"), "is only for a url that begins with dns+, whose name is looked up")
 
 
 def _addresses(document: Document) -> None:

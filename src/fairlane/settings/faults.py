@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from fairlane.settings.document import Document, Place, path_text
 from fairlane.settings.model import SECTIONS, keys_of
 
-LATER_KEYS = frozenset({"store", "price_per_hour", "fair_by_user"})
+LATER_KEYS = frozenset({"store", "fair_by_user"})
 """Keys of later versions: refused like any other, but not as a misspelling."""
 
 _KEYS = {pattern: keys_of(section) for pattern, section in SECTIONS}

@@ -103,8 +103,6 @@ def _address_fault(text: str) -> str | None:
 
 
 def _url_fault(text: str) -> str | None:
-    if text.startswith("dns+http"):
-        return "one engine for each address of a name is not available in this version"
     try:
         address.parse(text)
     except address.AddressError as error:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fairlane.engines import address
 from fairlane.settings.fields import (
     ApiKey,
     ClassName,
@@ -91,7 +92,14 @@ class EngineSettings(Section):
         "`simulated`: one without a model, from `fairlane engine`."
     )
     url: Annotated[EngineUrl | None, Derived("none for `embedded`, else required")] = Field(
-        default=None, description="Base URL, with or without `/v1`, such as `http://10.0.0.5:8000`; an embedded engine finds its own."
+        default=None,
+        description="Base URL, with or without `/v1`, such as `http://10.0.0.5:8000`; an embedded engine finds its own. "
+        "`dns+http://NAME:8000` makes each address of the name an engine with these settings, as they come and go.",
+    )
+    lookup_s: Seconds = Field(
+        default=5.0,
+        description="Seconds between two lookups of the name of a `dns+` URL; new addresses get requests and lost ones get no more "
+        "after about one of them.",
     )
     api_key: ApiKey | None = Field(
         default=None, repr=False, description="Key sent to the engine as a bearer token; write `${NAME}` and keep it in the environment."
@@ -134,11 +142,19 @@ class EngineSettings(Section):
         description="For `vllm` and `sglang`: seconds by which a request may overtake those of the next class that wait inside the "
         "engine, where the engine orders by priority; 5 is far beyond what should ever wait there, 0 keeps the order of dispatch.",
     )
+    price_per_hour: float | None = Field(
+        default=None, ge=0, description="What the engine costs in an hour, in any currency; shown beside it in the state. None by default."
+    )
     scheduler_plugin: bool = Field(
         default=False,
         description="For `vllm`: whether class, tenant, cost, order and predicted length are sent along in `vllm_xargs`, for a "
         "scheduler that is plugged into the engine; off, because without one nobody reads them.",
     )
+
+    @property
+    def looked_up(self) -> bool:
+        """Whether this stands for one engine at each address of a name."""
+        return self.url is not None and address.is_looked_up(self.url)
 
 
 class FastLaneSettings(Section):

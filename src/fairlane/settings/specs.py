@@ -11,10 +11,13 @@ SLOTS_UNKNOWN = 0
 
 
 def pool_specs(settings: Settings) -> tuple[PoolSpec, ...]:
-    """Every pool, with `SLOTS_UNKNOWN` where an engine's slots are `auto`; fractions are of the slots known so far."""
+    """Every pool, with `SLOTS_UNKNOWN` where an engine's slots are `auto`; fractions are of the slots known so far.
+
+    What is at the addresses of a name is not known yet, so such an entry is no engine here.
+    """
     specs = []
     for pool in settings.pools:
-        engines = tuple(_engine(pool, engine) for engine in pool.engines)
+        engines = tuple(engine_spec(pool, engine) for engine in pool.engines if not engine.looked_up)
         classes = class_specs(settings, sum(engine.slots for engine in engines))
         specs.append(PoolSpec(name=pool.name, classes=classes, engines=engines, policy=settings.scheduling.policy))
     return tuple(specs)
@@ -53,7 +56,8 @@ def anonymous_tenant(settings: Settings, flow: int) -> Tenant:
     return _tenant(f"anonymous-{flow}", settings.anonymous)
 
 
-def _engine(pool: PoolSettings, engine: EngineSettings) -> Engine:
+def engine_spec(pool: PoolSettings, engine: EngineSettings) -> Engine:
+    """An engine of the pool, as far as the settings know it."""
     slots = pool.slots if engine.slots is None else engine.slots
     lane = pool.fast_lane
     return Engine(

@@ -44,5 +44,5 @@ class Direct:
         """No tenant has a limit."""
         return False
 
-    def reclass(self, pool: str, classes: Sequence[PriorityClass]) -> None:
+    def reconfigure(self, pool: str, classes: Sequence[PriorityClass]) -> None:
         """There are no classes."""

@@ -199,9 +199,9 @@ class World:
         del self._open[attempt.request.id]
         attempt.request = replace(attempt.request, id=next(self._ids), state=State.NEW)
         self._open[attempt.request.id] = attempt
-        self.scheduler.reclass(POOL, classes(shed=False, max_queued=1_000_000))
+        self.scheduler.reconfigure(POOL, classes(shed=False, max_queued=1_000_000))
         self.scheduler.submit(attempt.request, self.now)
-        self.scheduler.reclass(POOL, classes(shed=self.setup.shed))
+        self.scheduler.reconfigure(POOL, classes(shed=self.setup.shed))
 
     def _on_event(self, event: Event) -> None:
         attempt: Attempt = event.job.owner

@@ -3,7 +3,8 @@
 Counters and histograms are fed by the edge. Gauges are not kept at all: `sample` is asked for them at each scrape, so they
 cannot drift from the state that they describe. Every series exists from the start with the value 0, because a rate over a
 series that appears with its first event misses that event. Labels are closed sets (see `table`): an unknown class, pool or
-outcome is a mistake of ours and raises KeyError, an engine's odd status is the world's and counts as "other".
+outcome is a mistake of ours and raises KeyError, an engine's odd status is the world's and counts as "other". An engine that is
+gone takes its series with it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,6 +55,7 @@ class EngineSample:
     running: int = 0
     slots: int = 0
     up: bool = False
+    draining: bool = False  # it gets no new requests
     measured: bool = False  # it told its load in the last round of probes; what follows is the last that it told
     told_running: int = 0
     told_waiting: int = 0
@@ -125,6 +127,16 @@ class Metrics:
                 tokens["in"] += tokens_in
                 tokens["out"] += tokens_out
 
+    def reset_engines(self, pool: str, engines: Sequence[str]) -> None:
+        """The pool has these engines now: those that are new begin with 0, those that are gone have no series any more."""
+        before = {engine for of, engine in self._engines if of == pool}
+        self._engines = [place for place in self._engines if place[0] != pool] + [(pool, engine) for engine in engines]
+        for counts, kinds in ((self._refusals, REFUSAL_STATUSES), (self._failures, FAILURE_KINDS)):
+            for gone in before.difference(engines):
+                del counts[gone]
+            for engine in engines:
+                counts.setdefault(engine, dict.fromkeys(kinds, 0))
+
     def engine_refused(self, engine: str, status: int) -> None:
         """An engine answered with an error status of its own."""
         _count(self._refusals[engine], str(status))
@@ -176,6 +188,7 @@ class Metrics:
             "engine_running_requests": {(row.pool, row.engine): row.running for row in rows},
             "engine_slots": {(row.pool, row.engine): row.slots for row in rows},
             "engine_up": {(row.pool, row.engine): float(row.up) for row in rows},
+            "engine_draining": {(row.pool, row.engine): float(row.draining) for row in rows},
             "engine_metrics_up": {(row.pool, row.engine): float(row.measured) for row in rows},
             "engine_told_running_requests": {(row.pool, row.engine): row.told_running for row in rows},
             "engine_told_waiting_requests": {(row.pool, row.engine): row.told_waiting for row in rows},

@@ -1,7 +1,8 @@
 """The one table of all metrics, and the closed sets that their labels take.
 
 No label ever holds a value that a client chose: pools, classes, engines and tenants come from the settings, the rest from the
-sets below. So the number of series is fixed when the gateway starts, whatever is sent to it.
+sets below. So the number of series is fixed when the gateway starts, whatever is sent to it; but an engine for each address of a
+name comes and goes with its series, up to a bound.
 """
 
 from dataclasses import dataclass
@@ -64,7 +65,8 @@ TABLE: tuple[Metric, ...] = (
     _gauge("min_share_ratio", ("pool", "class"), "The part of the pool's service that is guaranteed to the class."),
     _gauge("engine_running_requests", ("pool", "engine"), "Requests that the engine has."),
     _gauge("engine_slots", ("pool", "engine"), "Requests that the engine may have at once."),
-    _gauge("engine_up", ("pool", "engine"), "1 if the engine takes requests, else 0."),
+    _gauge("engine_up", ("pool", "engine"), "1 if the engine can be given requests, else 0; a draining one could."),
+    _gauge("engine_draining", ("pool", "engine"), "1 if the engine gets no new requests, as it is drained or its address is gone, else 0."),
     _gauge("engine_metrics_up", ("pool", "engine"), "1 if the engine told its load in the last round of probes, else 0."),
     _gauge("engine_told_running_requests", ("pool", "engine"), "Requests that the engine runs, as it told last, whoever sent them."),
     _gauge("engine_told_waiting_requests", ("pool", "engine"), "Requests that wait inside the engine, as it told last."),

@@ -54,6 +54,7 @@ class EnginePool:
         idle_keep_s: float = IDLE_KEEP_S,
         rest_s: float = REST_S,
         authority: str | None = None,
+        server_name: str | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -63,6 +64,7 @@ class EnginePool:
         self.rest_s = rest_s
         self.connected = 0  # connections ever made
         self._tls = tls
+        self._server_name = (server_name or host) if tls is not None else None  # whose certificate it has to show
         self._loop = asyncio.get_running_loop()
         self._idle: dict[UpstreamConnection, None] = {}  # oldest first
         self._open: set[UpstreamConnection] = set()
@@ -109,7 +111,9 @@ class EnginePool:
         connection = UpstreamConnection(self)
         try:
             async with asyncio.timeout(self.connect_s):
-                await self._loop.create_connection(lambda: connection, self.host, self.port, ssl=self._tls)
+                await self._loop.create_connection(
+                    lambda: connection, self.host, self.port, ssl=self._tls, server_hostname=self._server_name
+                )
         except asyncio.CancelledError:
             connection.abort()  # the loop closes what there is of it, but does not tell
             raise

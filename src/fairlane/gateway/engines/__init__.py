@@ -1,0 +1,1 @@
+"""Which engines there are, and how much of each is used while they come and go."""
