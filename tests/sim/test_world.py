@@ -12,6 +12,7 @@ from fairlane import plugins
 from fairlane.core.scheduler import Scheduler
 from fairlane.sim.attempts import Attempt, End, Record
 from fairlane.sim.engine.model import EngineModel
+from fairlane.sim.figures.measures import Measure
 from fairlane.sim.forecast import Forecast
 from fairlane.sim.load.clients import Clients, Retry
 from fairlane.sim.load.workload import REFERENCE, Mix, Phase, TenantLoad
@@ -168,3 +169,24 @@ def test_the_controller_finds_what_an_engine_can_run() -> None:
     assert found.goodput > 0.9 * fixed.goodput
     assert found.preemptions < 50
     assert figures(replace(setup, slots=64)).goodput < 0.6 * fixed.goodput
+
+
+def test_an_engine_that_comes_and_goes_leaves_things_as_if_they_had_always_been_so() -> None:
+    """A minute after each, shares and attainment of all classes are within 5 points of a run that began with these engines."""
+    setup = scenario("join", Setup("gmp", load=3.0))
+    assert setup.last_there is not None
+    record = run(setup)
+    for began, engines in zip(setup.last_there, (2, 1), strict=True):
+        joined = replace(setup, warmup_s=began + 60.0, duration_s=120.0)
+        always = replace(joined, engines=engines, last_there=None)
+        found, wanted = Measure(joined, record).figures(None), Measure(always, run(always)).figures(None)
+        assert found.share == pytest.approx(wanted.share, abs=0.05)
+        assert found.attainment == pytest.approx(wanted.attainment, abs=0.05)
+
+
+def test_an_engine_that_finds_its_limit_may_come_and_go() -> None:
+    """Its controller waits for it, and nothing is sent to it while it is away."""
+    setup = replace(SHORT, load=3.0, adaptive=True, engines=2, last_there=(8.0, 16.0))
+    record = run(setup)
+    assert {a.engine for a in record.attempts if a.started_at is not None and not 8.0 <= a.started_at < 16.0} == {0}
+    assert {a.engine for a in record.attempts if a.started_at is not None} == {0, 1}

@@ -22,13 +22,14 @@ class Controlled:
         self.limit = AdaptiveLimit(scheduler.pools[pool].places.engines[name].spec, 0.0)
 
     def tick(self, now: float) -> None:
-        """Tells the controller how the engine is, and the scheduler what follows."""
-        engine = self._engine
-        running = self._scheduler.pools[self._pool].places.engines[self._name].limit.running
-        signals = Signals(running, engine.decoded_tokens, None, engine.running, engine.waiting, engine.preemptions)
+        """Tells the controller how the engine is, and the scheduler what follows; not while the engine is away."""
+        engine, state = self._engine, self._scheduler.pools[self._pool].places.engines.get(self._name)
+        if state is None:
+            return
+        signals = Signals(state.limit.running, engine.decoded_tokens, None, engine.running, engine.waiting, engine.preemptions)
         spec = self.limit.tick(signals, now)
         if spec is not None:
-            self._scheduler.engine_report(self._pool, self._name, up=True, spec=spec)
+            self._scheduler.engine_report(self._pool, self._name, up=state.up, spec=spec)
 
 
 def controllers(scheduler: Scheduler, pool: str, engines: Sequence[SimulatedEngine]) -> list[Controlled]:

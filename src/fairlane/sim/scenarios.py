@@ -17,6 +17,7 @@ _BURST = Phase(180.0, 210.0, 5.0)
 _QUIET = Phase(180.0, 3780.0, 0.0)
 _AFTER_QUIET = Phase(3780.0, 3810.0, 5.0)
 _BROWNOUT = Phase(180.0, 240.0, 10.0)
+_JOINED_S = (120.0, 300.0)
 _SETTLE_S = 60.0  # after a shift, before anything is scored
 FOLDERS = (Path(), Path("traces"))  # where a trace is looked for by name
 
@@ -26,7 +27,8 @@ def scenario(name: str, setup: Setup) -> Setup:
 
     `noisy`: in each class one tenant sends ten times as much as each of its peers. `burst`: five times the load for half a
     minute. `quiet`: an hour without requests, then such a burst. `storm`: engines ten times as slow for a minute, and clients
-    who come back. `shift`: prompts that were short are long from one moment on; what is scored begins a minute later.
+    who come back. `shift`: prompts that were short are long from one moment on; what is scored begins a minute later. `join`:
+    one engine more comes for three minutes and goes again.
     """
     return {
         "reference": setup,
@@ -34,11 +36,12 @@ def scenario(name: str, setup: Setup) -> Setup:
         "burst": replace(setup, source=REFERENCE.phased(name, _BURST), overload=_BURST),
         "quiet": replace(setup, source=REFERENCE.phased(name, _QUIET, _AFTER_QUIET), overload=_AFTER_QUIET, duration_s=3840.0),
         "shift": replace(setup, source=SHIFT, warmup_s=SHIFT_S + _SETTLE_S, duration_s=300.0),
+        "join": replace(setup, engines=setup.engines + 1, last_there=_JOINED_S),
         "storm": replace(setup, brownouts=(_BROWNOUT,), overload=_BROWNOUT, clients=replace(setup.clients, retry=Retry.JITTER)),
     }[name]
 
 
-SCENARIOS = ("reference", "noisy", "burst", "quiet", "shift", "storm")
+SCENARIOS = ("reference", "noisy", "burst", "quiet", "shift", "join", "storm")
 
 
 def traced(name: str, setup: Setup) -> Setup:

@@ -42,6 +42,7 @@ class Setup:
     clients: Clients = field(default_factory=Clients)
     model: EngineModel = REFERENCE_ENGINE
     engines: int = 1
+    last_there: tuple[float, float] | None = None  # when the last engine comes and when it goes; None: it is there all the time
     brownouts: tuple[Phase, ...] = ()  # engines work `factor` times as long at each step
     overload: Phase | None = None  # the time of trouble, for which recovery is timed
     fast_lane: bool = False  # kept for short requests on each engine
@@ -104,9 +105,14 @@ def _policy(setup: Setup, kinds: Sequence[PriorityClass]) -> Policy:
     return policy
 
 
+def engine_specs(setup: Setup) -> tuple[Engine, ...]:
+    """The run's engines as the scheduler knows them."""
+    return tuple(_engine(setup, index) for index in range(setup.engines))
+
+
 def make_scheduler(setup: Setup) -> Scheduler:
     """The production scheduler over the run's engines, all up."""
-    engines = tuple(_engine(setup, index) for index in range(setup.engines))
+    engines = engine_specs(setup)
     kinds = classes(shed=setup.shed)
     if not setup.short_first:
         kinds = tuple(replace(one, short_first_s=0.0) for one in kinds)

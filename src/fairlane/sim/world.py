@@ -40,6 +40,7 @@ from fairlane.sim.setup import (
     Setup,
     classes,
     engine_name,
+    engine_specs,
     make_scheduler,
 )
 
@@ -78,6 +79,10 @@ class World:
         for phase in setup.brownouts:
             self._agenda.put(phase.begin_s, partial(self._slow_down, int(phase.factor)))
             self._agenda.put(phase.end_s, partial(self._slow_down, 1))
+        if setup.last_there is not None:
+            comes, goes = setup.last_there
+            for at, there in ((0.0, False), (comes, True), (goes, False)):
+                self._agenda.put(at, partial(self._staff, last=there))
         if setup.adaptive and isinstance(self.scheduler, Scheduler):
             self._control(controllers(self.scheduler, POOL, self.engines))
         self._agenda.put(setup.warmup_s, partial(self._count_preemptions, -1))
@@ -268,6 +273,14 @@ class World:
     def _slow_down(self, factor: int) -> None:
         for engine in self.engines:
             engine.slow_down(factor, self.now)
+
+    def _staff(self, *, last: bool) -> None:
+        """The last engine comes, or goes and ends what it runs; without a gateway nobody takes note."""
+        if isinstance(self.scheduler, Scheduler):
+            engines = engine_specs(self.setup)
+            kinds = [queue.spec for queue in self.scheduler.pools[POOL].queues]
+            self.scheduler.reconfigure(POOL, kinds, engines if last else engines[:-1])
+            self.scheduler.engine_report(POOL, engines[-1].name, up=last)
 
     def _control(self, limits: Sequence[Controlled]) -> None:
         """Once a second, for ever: what the engines show moves their limits."""

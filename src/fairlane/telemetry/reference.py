@@ -17,7 +17,7 @@ This page is generated: `python -m fairlane.telemetry.reference > docs/metrics.m
 
 _TAIL = """\
 
-Every series exists from the start with the value 0, and no client can add one.
+Every series exists from the start with the value 0, and no client can add one. Those of an engine behind a `dns+` URL come and go with it.
 
 ## Labels
 
