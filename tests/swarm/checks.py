@@ -308,7 +308,11 @@ class Checks:
         return limit.prefill_tokens
 
     def _limits(self, site: Site) -> None:
-        limit: Any = self.scheduler.pools[site.pool].places.engines[site.spec.name].limit
+        state = self.scheduler.pools[site.pool].places.engines.get(site.spec.name)
+        if state is None:
+            held(not site.up and not site.jobs, "I9 an engine was dropped that is in use", site.spec.name)
+            return
+        limit: Any = state.limit
         jobs = site.jobs.values()
         tokens = sum(j.request.prompt_tokens + j.produced for j in jobs)
         prefilling = sum(j.request.prompt_tokens for j in jobs if j.request.streams and not j.produced)

@@ -16,14 +16,15 @@ from random import Random
 from fairlane import plugins
 from fairlane.core.request import Decision, Request, Shed, Start
 from fairlane.core.scheduler import Scheduler
-from fairlane.core.values import Engine, Outcome, State, Usage
+from fairlane.core.values import Outcome, State, Usage
 from fairlane.errors import Reason
 from tests.swarm.checks import CONTENDED, LATE, Broken, Checks, held
 from tests.swarm.holds import begin_hold, cap_now_and_then, held_by, note_holds
-from tests.swarm.model import Job, Model, Site
+from tests.swarm.model import Job, Model
 from tests.swarm.plan import NEVER_S, Plan, classes, drawn, engine, tenant
 from tests.swarm.reference import Minimum
 from tests.swarm.shares import Shares
+from tests.swarm.staff import Staff
 
 STEPS = 2000
 LIMITS = {"kv", "prefill", "context", "lane"}  # features under which a head may fit where others do not
@@ -57,6 +58,7 @@ class Run:
             self.plan.pools, lambda p: plugins.policy(p.policy, p.classes), plugins.engine_limit, 0.0, max_queued=self.plan.max_queued
         )
         self.model = Model(self.plan)
+        self.staff = Staff(seed, self.scheduler, self.model)
         self.checks = Checks(self.scheduler, self.model, self.plan.max_queued, self.plan.features)
         self.shares = Shares(self.model)
         self.tenants = {t.name: t for t in self.plan.tenants}
@@ -92,7 +94,7 @@ class Run:
         """Lets everything end with all engines up: what waits starts or is shed, and nothing is left of it."""
         self.event = "drain"
         for site in self.model.sites.values():
-            self._report(site, up=True, spec=replace(site.spec, slots=max(1, site.spec.slots)))
+            self.staff.report(site, up=True, spec=replace(site.spec, slots=max(1, site.spec.slots)))
         self._poll()
         for _ in range(MOVES):
             if not self.model.present and not self.model.running:
@@ -323,7 +325,7 @@ class Run:
     def _lose(self) -> None:
         """An engine goes down with all that runs there; some of it had never reached it."""
         site = self.random.choice(list(self.model.sites.values()))
-        self._report(site, up=False, spec=site.spec)
+        self.staff.report(site, up=False, spec=site.spec)
         for job in list(site.jobs.values()):
             if job.produced or self.random.random() < 0.5:
                 self._settle(job, None, Outcome.FAILED)
@@ -331,21 +333,17 @@ class Run:
                 self.scheduler.requeue(job.request)
                 self.model.requeue(job)
 
-    def _report(self, site: Site, *, up: bool, spec: Engine) -> None:
-        site.up, site.spec = up, spec
-        self.scheduler.engine_report(site.pool, spec.name, up=up, spec=spec)
-
     def _revive(self) -> None:
         """Engines do not stay away for long."""
         for site in self.model.sites.values():
             if not site.up:
-                self._report(site, up=True, spec=site.spec)
+                self.staff.report(site, up=True, spec=site.spec)
 
     def _resize(self) -> None:
         """An engine tells other numbers; for a while it may take nothing."""
         site = self.random.choice(list(self.model.sites.values()))
         spec = engine(self.random, self.lanes, site.spec.name, self.plan.features)
-        self._report(site, up=site.up, spec=replace(spec, slots=0) if self.random.random() < 0.1 else spec)
+        self.staff.report(site, up=site.up, spec=replace(spec, slots=0) if self.random.random() < 0.1 else spec)
 
     def _reclass(self) -> None:
         pool = self.random.choice(self.plan.pools)
