@@ -134,9 +134,9 @@ def test_another_class_is_kept_room_for_when_the_objectives_change() -> None:
         play.come(tenant, rank, 0.0)
     assert play.order.below == 3
     play.order.cap = 1.0
-    play.scheduler.reclass("main", (replace(CLASSES[0], ttft_slo_s=None), replace(CLASSES[1], ttft_slo_s=2.0), *CLASSES[2:]))
+    play.scheduler.reconfigure("main", (replace(CLASSES[0], ttft_slo_s=None), replace(CLASSES[1], ttft_slo_s=2.0), *CLASSES[2:]))
     assert (play.order.below, play.order.cap) == (2, inf)
-    play.scheduler.reclass("main", tuple(replace(c, ttft_slo_s=None) for c in CLASSES))
+    play.scheduler.reconfigure("main", tuple(replace(c, ttft_slo_s=None) for c in CLASSES))
     assert (play.order.below, play.order.cap) == (0, inf)
     for r in list(play.running):
         play.end(r, 1.0)

@@ -143,8 +143,8 @@ def test_a_full_engine_is_offered_with_what_it_runs_for_a_moment(stub: Stub, tmp
 
     async def run() -> Watched:
         def fill(watched: Watched) -> bool:
-            watched.link.fill(3)
-            watched.link.fill(2)
+            watched.link.refused(503, 3)
+            watched.link.refused(503, 2)
             return True
 
         return await Watched(stub, tmp_path, slots=4).watch(

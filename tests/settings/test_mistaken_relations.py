@@ -50,6 +50,11 @@ CASES: dict[str, Case] = {
         "name: e0",
         ["10: pools[0].engines[1].name: the engine name 'e0' appears twice, first at pools[0].engines[0].name (line 9)"],
     ),
+    "tpot_of_fixed_slots": (
+        "    engines:",
+        "    tpot_slo_s: 0.1\n    engines:",
+        ["8: pools[0].tpot_slo_s: could not be kept: no engine of the pool has slots that Fairlane finds itself; leave it out, or slots"],
+    ),
     "pool_twice": (
         "classes:",
         "  - {name: main, models: [n], engines: [{name: e2, kind: embedded}]}\nclasses:",

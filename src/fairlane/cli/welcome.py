@@ -37,7 +37,7 @@ def _engine(link: EngineLink) -> str:
     where = f" at {link.settings.url}" if link.settings.url else ""
     if not link.up:
         return f"WARNING: engine {link.name}{where} does not answer ({link.problem}); it is asked again until it does"
-    assumed = " (assumed, since the engine does not say: set `slots` to what it runs at once)" if link.slots_assumed else ""
+    assumed = " to begin with, since the engine does not say: more or fewer as it bears them, unless `slots` says" if link.limit else ""
     return f"engine {link.name}{where}: {link.spec.slots} slots{assumed}"
 
 

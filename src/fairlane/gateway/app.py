@@ -18,6 +18,7 @@ from fairlane.errors import EngineError, Reason, Refused
 from fairlane.gateway import answers, embedded
 from fairlane.gateway.admission import Admission
 from fairlane.gateway.calls.body import CHAT, COMPLETIONS, EMBEDDINGS
+from fairlane.gateway.control.limits import Limits
 from fairlane.gateway.engines import names
 from fairlane.gateway.engines.roster import Roster
 from fairlane.gateway.identity import Caller, Identities
@@ -62,6 +63,7 @@ class Gateway:
         self.admission = Admission(self.scheduler, self.loop)
         self.roster = Roster(settings, log, notify=self._engine_changed, run=self._task, resolve=resolve)
         self.links = self.roster.links
+        self.limits = Limits(self.links, self.scheduler, log)
         classes = tuple(c.name for c in settings.classes)
         self.view = View(self)
         self.metrics = Metrics(
@@ -99,6 +101,7 @@ class Gateway:
     async def start(self) -> tuple[str, int]:
         """Listens for clients and begins to watch the engines. Returns the address."""
         self.roster.start(self._reset, self._is_done)
+        self.run(self.limits.run())
         self.run(self._flush_log())
         host, port = self.settings.server.listen_address
         try:

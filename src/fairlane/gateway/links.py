@@ -18,18 +18,21 @@ from fairlane import plugins
 from fairlane.core.values import Engine
 from fairlane.engines.adapter import Gauges, Report
 from fairlane.engines.address import Address, parse
+from fairlane.gateway.control.counts import Counts
 from fairlane.gateway.engines.ramp import Ramp
 from fairlane.gateway.wire.upstream import ConnectFailed, EnginePool, UpstreamConnection, fetch
+from fairlane.policies.limits.adaptive import STALE_S, START_SLOTS, AdaptiveLimit
 from fairlane.settings import EngineSettings
 from fairlane.telemetry.log import Log
 
-SLOTS_BY_DEFAULT = 16  # where neither the settings nor the engine says
 FAILURES_MAX = 5  # requests broken off in a row
 SPEED_GAIN = 0.1
 MISSES_MAX = 2  # probes without an answer in a row that take an engine out: a busy one may miss one
 PROBE_FIRST_S = 0.2  # after an engine went out; doubles up to its `probe_s`
 PROBE_TIMEOUT_S = 5.0
+PROBES_MISSED = 3  # without a page: what it told last is too old to grow by
 PAGE_BYTES_MAX = 1 << 21  # of a page that is probed: the metrics of vLLM with 16 ranks have half of that
+_FULL = frozenset({429, 503})  # statuses by which engines say that they have no room
 FULL_S = 0.25  # how long an engine that refused a request gets no more than it has; then one more each time
 
 Notify = Callable[["EngineLink"], None]
@@ -63,16 +66,24 @@ class EngineLink:
     """One engine. `notify` is called when `up`, `open` or `offer` has changed.
 
     It is `draining` where an operator keeps work from it, and `leaving` where it is no longer configured.
+    `limit` is the controller that finds the engine's slots, where neither the settings nor the engine tell them; `spec` is what it
+    found then. `counts` is what is counted of its answers here.
     `gauges` is the last that the engine told of its load, at the time `gauges_at`; `measured` tells whether that was in the
     last round of probes. `on_gauges`, where it is set, is called after each round, with None where nothing was told.
     """
 
-    def __init__(self, pool: str, settings: EngineSettings, spec: Engine, notify: Notify, log: Log) -> None:
+    def __init__(
+        self, pool: str, settings: EngineSettings, spec: Engine, notify: Notify, log: Log, *, tpot_slo_s: float | None = None
+    ) -> None:
         self.pool = pool
         self.name = settings.name
         self.settings = settings
-        self.spec = self._configured = spec
+        self.spec = self._configured = self._told = spec
         self.offer = spec  # what the scheduler may count on: with fewer slots while the engine is full or has just come back
+        self.limit: AdaptiveLimit | None = None
+        self.counts = Counts()
+        self._tpot_slo_s = tpot_slo_s
+        self._slots_told: int | None = None  # by the engine
         self.up = False
         self.draining = self.leaving = False
         self._ramp = Ramp(self._changed)
@@ -95,7 +106,6 @@ class EngineLink:
         self._misses = 0  # probes without an answer in a row
         self.speed = Speed()
         self.problem: str | None = None
-        self.slots_assumed = False  # neither the settings nor the engine said how many it has
         self._probe_soon = asyncio.Event()
         self.probed = asyncio.Event()  # set after the first round of probes
 
@@ -123,8 +133,15 @@ class EngineLink:
         self._heads.clear()
         self._probe_soon.set()
 
-    def fill(self, running: int) -> None:
-        """The engine refused a request for want of room; it has so many others. It gets one when one of them ends, or after a while."""
+    def refused(self, status: int, others: int) -> None:
+        """The engine answered a request with an error; it has so many others. One for want of room is noted."""
+        if status in _FULL:
+            self.counts.refused(others)
+            if status == self.full_status:
+                self._fill(others)
+
+    def _fill(self, running: int) -> None:
+        """Gives the engine no more than it has: it gets another when one of them ends, or after a while."""
         if self._full_timer is not None:
             self._full_timer.cancel()
         self._full_timer = asyncio.get_running_loop().call_later(FULL_S, self._has_room)
@@ -143,6 +160,11 @@ class EngineLink:
         """Keeps new work from the engine or lets it have some again; what runs there goes on. None: as before."""
         self.draining = self.draining if draining is None else draining
         self.leaving = self.leaving if leaving is None else leaving
+        self._changed()
+
+    def take(self, spec: Engine) -> None:
+        """The engine's numbers are others now."""
+        self.spec = spec
         self._changed()
 
     def _changed(self) -> None:
@@ -248,19 +270,28 @@ class EngineLink:
 
     def _set_up(self, report: Report) -> None:
         """Takes a report: what is not configured is as the engine says, and as before where it says nothing now."""
-        spec = self.spec
-        if report.healthy:
-            slots = self._configured.slots or report.slots
-            self.slots_assumed = slots is None
-            context = self._configured.context or report.context
-            kv_tokens = self._configured.kv_tokens or report.kv_tokens or spec.kv_tokens
-            spec = replace(spec, slots=slots or SLOTS_BY_DEFAULT, context=context, kv_tokens=kv_tokens)
+        spec = self._spec_of(report) if report.healthy else self.spec
         if (report.healthy != self.up or report.problem != self.problem) and not self.leaving:
             self._tell(report, spec)
         changed = report.healthy != self.up or spec != self.spec
         self.up, self.spec, self.problem = report.healthy, spec, report.problem
         if changed:
             self._changed()
+
+    def _spec_of(self, report: Report) -> Engine:
+        configured, known = self._configured, self._told
+        self._slots_told = report.slots or self._slots_told
+        slots = configured.slots or self._slots_told
+        context = configured.context or report.context
+        kv_tokens = configured.kv_tokens or report.kv_tokens or known.kv_tokens
+        self._told = told = replace(known, slots=slots or START_SLOTS, context=context, kv_tokens=kv_tokens)
+        if slots:
+            self.limit = None
+            return told
+        if self.limit is None:
+            stale_after_s, pinned = max(STALE_S, PROBES_MISSED * self.settings.probe_s), configured.kv_tokens is not None
+            self.limit = AdaptiveLimit(told, time.monotonic(), tpot_slo_s=self._tpot_slo_s, stale_after_s=stale_after_s, kv_pinned=pinned)
+        return self.limit.renew(told)
 
     def _tell(self, report: Report, spec: Engine) -> None:
         level = self._log.info if report.healthy and report.problem is None else self._log.warning

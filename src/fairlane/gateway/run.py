@@ -39,8 +39,10 @@ class Run:
     """One request, from the moment it asks for a place. A holder of admission and the worker of its exchange."""
 
     __slots__ = (
+        "_beside",
         "_call",
         "_connecting",
+        "_counted",
         "_entry",
         "_estimate",
         "_exchange",
@@ -82,6 +84,8 @@ class Run:
         self._connecting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._started_at = 0.0
+        self._beside = 0  # requests that ran on the engine when this one started, itself included
+        self._counted = 0  # output tokens that the engine's count has of it
         self._turned_back = False  # by an engine that was full
         self._tried = False  # one connection could not be had, or was closed before anything was written to it
         self._over = False
@@ -94,6 +98,7 @@ class Run:
             self._stop_waiting()
             trail = self._trail
             self._started_at = now
+            self._beside = self.request.engine.limit.running
             trail.engine = engine
             if self._exchange.gone:
                 self.abandon()
@@ -238,6 +243,9 @@ class Run:
     def _progress(self, produced: int) -> None:
         if self._trail.ttft_s is None and self._relay is not None:
             self._note_first_token(self._relay)
+        if self._link is not None:
+            self._link.counts.tokens += produced - self._counted
+            self._counted = produced
         self._proxy.admission.progress(self.request, produced)
 
     def _note_first_token(self, relay: Relay) -> None:
@@ -245,6 +253,9 @@ class Run:
         if at is not None:
             trail.ttft_s = ttft_s = at - trail.arrived_at
             self._proxy.metrics.first_token(trail.cls, ttft_s)
+            if self._call.stream and self._link is not None:
+                beside = max(self._beside, self.request.engine.limit.running)
+                self._link.counts.first_token(at - self._started_at, beside, at)
 
     def _relayed(self, relay: Relay) -> None:
         """The engine's part is over."""
@@ -289,8 +300,7 @@ class Run:
     def _note_full(self, link: EngineLink, status: int) -> None:
         """Counts an engine's refusal; one for want of room keeps further requests from it for a moment."""
         self._proxy.metrics.engine_refused(link.name, status)
-        if status == link.full_status:
-            link.fill(self.request.engine.limit.running - 1)
+        link.refused(status, self.request.engine.limit.running - 1)
 
     def _settle(self, link: EngineLink, relay: Relay, outcome: Outcome) -> float:
         """Frees the place and tells what the request used. Returns the time."""
@@ -306,7 +316,10 @@ class Run:
             return now
         trail.tokens_in, trail.tokens_out = usage.prompt_tokens, usage.output_tokens
         trail.pool, trail.cost = link.pool, self.request.cost
+        link.counts.tokens += usage.output_tokens - self._counted
         if outcome is Outcome.COMPLETED and relay.usage is not None:
+            if self._call.stream and relay.first_byte_at is not None and not relay.slowed:
+                link.counts.answered(usage.output_tokens, now - relay.first_byte_at, now)
             proxy.learn(self.request, self._call, self._estimate, usage, now)
         return now
 

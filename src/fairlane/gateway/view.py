@@ -104,6 +104,8 @@ class View:
             told_waiting=told.waiting or 0,
             kv_ratio=told.kv_ratio or 0.0,
             preemptions=told.preemptions or 0,
+            limit_move=link.limit.last_move if link.limit else None,
+            kv_limit_ratio=link.limit.kv_ratio if link.limit else 1.0,
         )
 
     def _running(self, pool: str, engine: str) -> int:

@@ -16,8 +16,9 @@ from fairlane.predict.kept import Kept
 
 HISTOGRAMS_MAX = 10_000  # of 2 to 8 kB, beside those of tenants, of whom each has some of these
 ANSWER_USES = 9  # histograms that one answer is learned in, at most
-PRIORS: Final = (0.3, 30.0, 10.0, 30.0, 10.0, 10.0, 10.0, 5.0, 10.0)
-FALLS: Final = (0.0, 0.0, 0.0, 0.0, 0.3, 0.3, 0.0, 0.0, 0.0)  # of their logarithms, as the log odds of a level rise by one
+# Of any length to the compiler: a tuple of so many floats it takes for one that was never set.
+PRIORS: Final[tuple[float, ...]] = (0.3, 30.0, 10.0, 30.0, 10.0, 10.0, 10.0, 5.0, 10.0)
+FALLS: Final[tuple[float, ...]] = (0.0, 0.0, 0.0, 0.0, 0.3, 0.3, 0.0, 0.0, 0.0)  # of their logarithms, as a level's log odds rise by one
 TENANT, TEMPLATE, TURN, PAUSE, GUESS = 2, 3, 6, 7, 8  # the levels that are treated by name; those from the turn on are bins
 TRUST_START, TRUST_MAX, TRUST_KEEP = 2.0, 5.0, 0.997  # log odds: at first, at most, and how slowly they return to the first
 SIZES, TURNS, GUESSES = 16, 2, 4  # bins in an octave of tokens

@@ -23,6 +23,8 @@ _ONLY_FOR: Mapping[str, frozenset[str]] = {
     "scheduler_plugin": frozenset({"vllm"}),
 }
 """Settings of an engine that some kinds do not have."""
+_OWN_SLOTS = frozenset({"embedded", "llamacpp", "simulated"})
+"""Kinds of engines that tell how many requests they run."""
 
 
 def check(document: Document) -> None:
@@ -37,6 +39,8 @@ def check(document: Document) -> None:
         _class(document, place)
     for place, _ in document.find(*_ENGINES):
         _engine(document, place)
+    for place, _ in document.find("pools", EACH, "tpot_slo_s"):
+        _tpot(document, place)
     _addresses(document)
     _someone_may_call(document)
 
@@ -184,6 +188,17 @@ def _engine(document: Document, place: Place) -> None:
     url = document.get((*place, "url"))
     if isinstance(url, str) and not is_looked_up(url) and document.get((*place, "lookup_s")) is not None:
         document.blame((*place, "lookup_s"), "is only for a url that begins with dns+, whose name is looked up")
+
+
+def _tpot(document: Document, place: Place) -> None:
+    """Only where slots are found can the time per token be kept."""
+    pool = place[:-1]
+    otherwise = document.get((*pool, "slots"), "auto")
+    for engine, _ in document.find(*pool, "engines", EACH):
+        slots = document.get((*engine, "slots"))
+        if document.get((*engine, "kind")) not in _OWN_SLOTS and not isinstance(otherwise if slots is None else slots, int):
+            return
+    document.blame(place, "could not be kept: no engine of the pool has slots that Fairlane finds itself; leave it out, or slots")
 
 
 def _addresses(document: Document) -> None:

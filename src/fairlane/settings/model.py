@@ -187,7 +187,13 @@ class PoolSettings(Section):
     slots: Slots = Field(
         default="auto",
         description="Requests that each engine runs at once, so that others wait here, where their order can still be chosen; "
-        "`auto` takes what the engine reports, 16 where it reports none, and starts an embedded engine with 2.",
+        "`auto` takes what the engine reports, and starts an embedded engine with 2; where an engine reports none it begins with 16 and "
+        "finds the number itself ([how](engines.md#how-many-requests-at-once)). A number switches that off.",
+    )
+    tpot_slo_s: Seconds | None = Field(
+        default=None,
+        description="Time per output token to be kept, in seconds; engines whose slots are found are given fewer requests while more than "
+        "one answer in 20 is slower. None by default: what an engine can do is not known beforehand.",
     )
     fast_lane: FastLaneSettings | None = Field(
         default=None, description="A lane for short requests; `{}` takes its defaults. Without it all requests share all slots."
@@ -222,7 +228,8 @@ class ClassSettings(Section):
     ttft_slo_s: Seconds | None = Field(
         default=None,
         description="Time to first token to be kept, in seconds; a wait that would break it ends the request, unless `shed: wait`. "
-        "Policy `gmp` keeps room for the most urgent class that has one, as much as it is found to need. None by default: only `max_wait_s` holds.",
+        "Policy `gmp` keeps room for the most urgent class that has one, as much as it is found to need. "
+        "None by default: only `max_wait_s` holds.",
     )
     shed: Literal["deadline", "wait"] = Field(
         default="deadline", description="`deadline`: refuse what cannot meet `ttft_slo_s`; `wait`: a late answer is wanted all the same."

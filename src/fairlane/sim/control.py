@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlane.core.scheduler import Scheduler
-from fairlane.policies.limits.adaptive import AdaptiveLimit, Signals
+from fairlane.policies.limits.adaptive import AdaptiveLimit
+from fairlane.policies.limits.signals import Signals
 from fairlane.sim.engine.batching import SimulatedEngine
 
 TICK_S = 1.0
@@ -23,10 +24,18 @@ class Controlled:
 
     def tick(self, now: float) -> None:
         """Tells the controller how the engine is, and the scheduler what follows; not while the engine is away."""
-        engine, state = self._engine, self._scheduler.pools[self._pool].places.engines.get(self._name)
+        engine, pool = self._engine, self._scheduler.pools[self._pool]
+        state = pool.places.engines.get(self._name)
         if state is None:
             return
-        signals = Signals(state.limit.running, engine.decoded_tokens, None, engine.running, engine.waiting, engine.preemptions)
+        signals = Signals(
+            state.limit.running,
+            engine.decoded_tokens,
+            running_there=engine.running,
+            waiting=engine.waiting,
+            preemptions=engine.preemptions,
+            backlog=pool.queued,
+        )
         spec = self.limit.tick(signals, now)
         if spec is not None:
             self._scheduler.engine_report(self._pool, self._name, up=state.up, spec=spec)

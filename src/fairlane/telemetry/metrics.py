@@ -16,6 +16,7 @@ from fairlane.telemetry.table import (
     ANONYMOUS,
     DIRECTIONS,
     FAILURE_KINDS,
+    LIMIT_MOVES,
     NO_CLASS,
     OTHER,
     OUTCOMES,
@@ -61,6 +62,8 @@ class EngineSample:
     told_waiting: int = 0
     kv_ratio: float = 0.0
     preemptions: int = 0
+    limit_move: str | None = None  # one of `LIMIT_MOVES`; None where the number of slots is fixed
+    kv_limit_ratio: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,8 @@ class Metrics:
             "engine_told_running_requests": {(row.pool, row.engine): row.told_running for row in rows},
             "engine_told_waiting_requests": {(row.pool, row.engine): row.told_waiting for row in rows},
             "engine_kv_ratio": {(row.pool, row.engine): row.kv_ratio for row in rows},
+            "engine_limit_move": {(row.pool, row.engine, move): float(row.limit_move == move) for row in rows for move in LIMIT_MOVES},
+            "engine_kv_limit_ratio": {(row.pool, row.engine): row.kv_limit_ratio for row in rows},
             "engine_preemptions_total": {(row.pool, row.engine): row.preemptions for row in rows},
             "tenant_running_requests": {(tenant,): sample.tenants_running.get(tenant, 0) for tenant in self._tenants},
             "client_connections": {(): sample.client_connections},

@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 
 from fairlane.telemetry.histogram import BOUNDS_S
-from fairlane.telemetry.table import ANONYMOUS, DIRECTIONS, FAILURE_KINDS, NO_CLASS, OUTCOMES, REFUSAL_STATUSES, SHED_REASONS, TABLE
+from fairlane.telemetry.table import (
+    ANONYMOUS,
+    DIRECTIONS,
+    FAILURE_KINDS,
+    LIMIT_MOVES,
+    NO_CLASS,
+    OUTCOMES,
+    REFUSAL_STATUSES,
+    SHED_REASONS,
+    TABLE,
+)
 
 _HEAD = """\
 # Metrics
@@ -31,6 +41,7 @@ Every series exists from the start with the value 0, and no client can add one. 
 | `direction` | {directions} |
 | `status` | {statuses} |
 | `kind` | {kinds} |
+| `move` | {moves}; see [engines](engines.md#how-many-requests-at-once) |
 
 Buckets of the histograms, in seconds: {bounds}.
 
@@ -72,6 +83,7 @@ def page() -> str:
         directions=_codes(DIRECTIONS),
         statuses=_codes(REFUSAL_STATUSES),
         kinds=_codes(FAILURE_KINDS),
+        moves=_codes(LIMIT_MOVES),
         bounds=", ".join(f"{bound:g}" for bound in BOUNDS_S),
     )
     return _HEAD + rows + tail

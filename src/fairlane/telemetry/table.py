@@ -22,6 +22,7 @@ REFUSAL_STATUSES: tuple[str, ...] = (
     *("500", "502", "503", "504", "529", OTHER),
 )
 FAILURE_KINDS: tuple[str, ...] = ("unreachable", "reset", "closed", "garbage", "timeout", "error_event", "exited", OTHER)
+LIMIT_MOVES: tuple[str, ...] = ("start", "demand", "preemption", "waiting", "tpot", "ttft", "refused", "no_gain", "stale")
 DIRECTIONS: tuple[str, ...] = ("in", "out")
 
 
@@ -65,6 +66,8 @@ TABLE: tuple[Metric, ...] = (
     _gauge("min_share_ratio", ("pool", "class"), "The part of the pool's service that is guaranteed to the class."),
     _gauge("engine_running_requests", ("pool", "engine"), "Requests that the engine has."),
     _gauge("engine_slots", ("pool", "engine"), "Requests that the engine may have at once."),
+    _gauge("engine_limit_move", ("pool", "engine", "move"), "1 for why the slots that are found by the gateway moved last; else 0."),
+    _gauge("engine_kv_limit_ratio", ("pool", "engine"), "Part of the engine's KV cache that may be reserved, as found by the gateway."),
     _gauge("engine_up", ("pool", "engine"), "1 if the engine can be given requests, else 0; a draining one could."),
     _gauge("engine_draining", ("pool", "engine"), "1 if the engine gets no new requests, as it is drained or its address is gone, else 0."),
     _gauge("engine_metrics_up", ("pool", "engine"), "1 if the engine told its load in the last round of probes, else 0."),

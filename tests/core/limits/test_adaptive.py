@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.core.values import Engine
-from fairlane.policies.limits.adaptive import GUARD_S, KV_LEAST, PAUSE_S, SLOTS_MAX, AdaptiveLimit, Signals
+from fairlane.policies.limits.adaptive import GUARD_S, KV_LEAST, MOVES, PAUSE_S, SLOTS_MAX, AdaptiveLimit
+from fairlane.policies.limits.signals import CALM_RUNNING, Signals
+from fairlane.telemetry.table import LIMIT_MOVES
 
 ENGINE = Engine("e", 16, kv_tokens=100_000)
 QUIET = Signals(running=0, tokens=0, running_there=0, waiting=0, preemptions=0)
@@ -66,6 +68,20 @@ def test_a_preemption_cuts_once_until_the_engine_runs_within_the_limit() -> None
     assert play.limit.engine.kv_tokens == 96_000
 
 
+def test_the_cache_is_given_back_though_slots_are_left() -> None:
+    """Where it is the cache that lets nothing more in, no slot will ever press: what waits here says that more is wanted."""
+    play = Play()
+    play.pressed(2)
+    play.pressed(1, preemptions=1)
+    cut = play.limit.kv_ratio
+    play.pressed(60, preemptions=1, running=4)
+    assert play.limit.kv_ratio == cut
+    slots = play.slots
+    play.pressed(60, preemptions=1, running=4, backlog=1)
+    assert play.limit.kv_ratio == 1.0
+    assert play.slots == slots
+
+
 def test_it_grows_slowly_towards_where_a_preemption_came() -> None:
     """Else it would be there again in seconds."""
     play = Play()
@@ -87,6 +103,15 @@ def test_what_waits_in_the_engine_is_taken_back_at_the_second_page() -> None:
     play.pressed(1, running_there=8, waiting=before - 7)
     assert play.slots == 10
     assert play.limit.last_move == "waiting"
+
+
+def test_it_does_not_grow_while_the_engine_has_its_next_requests() -> None:
+    """One more would only wait there; so it comes to rest at what the engine runs and two."""
+    play = Play()
+    for _ in range(30):
+        play.pressed(1, running_there=min(20, play.slots), waiting=max(0, play.slots - 20))
+    assert play.slots == 22
+    assert play.limit.last_move == "demand"
 
 
 def test_slow_tokens_cut_once_in_a_pause() -> None:
@@ -112,7 +137,7 @@ def test_growth_that_brings_nothing_is_taken_back() -> None:
         play.tokens += 800 - 4 * play.slots  # the more run, the fewer tokens
         play.limit.tick(QUIET._replace(running=play.slots, tokens=play.tokens), play.now)
         seen.append((play.slots, play.limit.last_move))
-    assert seen[-1] == (play.slots, "no gain")
+    assert seen[-1] == (play.slots, "no_gain")
     assert play.slots < max(slots for slots, _ in seen)
 
 
@@ -128,11 +153,85 @@ def test_a_page_that_is_not_read_freezes_and_then_halves() -> None:
     assert play.slots > before // 2
 
 
-def test_an_engine_without_a_page_is_judged_by_what_is_counted_here() -> None:
-    """None is neither zero nor a reason to stop growing."""
+BLIND = {"running_there": None, "waiting": None, "preemptions": None}
+
+
+def test_an_engine_without_a_page_grows_while_its_first_tokens_come_in_time() -> None:
+    """What is counted here is enough to grow by, and nothing at all is not: its queue would stay unseen."""
     play = Play()
-    play.pressed(20, running_there=None, waiting=None, preemptions=None)
+    play.pressed(20, **BLIND)
+    play.pressed(20, **BLIND, ttft_s=0.1)
+    assert play.slots == ENGINE.slots
+    play.pressed(20, **BLIND, ttft_s=0.3, calm_ttft_s=0.1)
     assert play.slots > 30
+
+
+def test_late_first_tokens_cut_an_engine_without_a_page() -> None:
+    """Once in a pause, and never to where the engine counts as calm; with a page they may have any reason."""
+    play = Play()
+    play.pressed(10, ttft_s=9.0, calm_ttft_s=0.1)
+    before = play.limit.slots
+    assert before > ENGINE.slots
+    play.pressed(2, **BLIND, ttft_s=0.8, calm_ttft_s=0.1)
+    assert play.limit.slots == pytest.approx(0.9 * before)
+    assert play.limit.last_move == "ttft"
+    play.pressed(200, **BLIND, ttft_s=0.8, calm_ttft_s=0.1)
+    assert play.slots == CALM_RUNNING
+
+
+def test_a_refusal_cuts_to_what_the_engine_had() -> None:
+    """At most to half at once: a single one may have come by chance."""
+    play = Play()
+    play.pressed(1)
+    play.pressed(1, refused_at=12)
+    assert (play.slots, play.limit.last_move) == (12, "refused")
+    play.pressed(int(PAUSE_S) - 1, refused_at=0)
+    assert play.slots == 12
+    play.pressed(1, refused_at=0)
+    assert play.slots == 6
+
+
+def test_a_page_that_is_seen_twice_is_one_page() -> None:
+    """An engine that is probed seldom shows one moment for many ticks."""
+    play = Play()
+    play.pressed(1, page=0)
+    play.pressed(5, running_there=8, waiting=9, page=1)
+    assert play.slots == ENGINE.slots
+    play.pressed(1, running_there=8, waiting=9, page=2)
+    assert play.slots == 10
+
+
+def test_what_the_engine_tells_of_itself_is_taken_and_its_slots_stay() -> None:
+    """A restart with another cache keeps the part that may be reserved of it."""
+    play = Play()
+    play.pressed(2)
+    play.pressed(1, preemptions=1)
+    slots = play.slots
+    renewed = play.limit.renew(replace(ENGINE, slots=99, kv_tokens=50_000, context=4096))
+    assert renewed == replace(ENGINE, slots=slots, kv_tokens=48_000, context=4096) == play.limit.engine
+
+
+def test_a_pinned_cache_is_not_moved() -> None:
+    """Only the slots are found then."""
+    limit = AdaptiveLimit(ENGINE, 0.0, kv_pinned=True)
+    for second in range(1, 4):
+        limit.tick(QUIET._replace(running=16, preemptions=second), float(second))
+    assert limit.engine == replace(ENGINE, slots=14)
+
+
+def test_a_long_gap_is_one_step() -> None:
+    """Nobody saw what would have happened in a minute during which the engine was out."""
+    play = Play()
+    play.pressed(2)
+    before = play.slots
+    play.now += 60.0
+    play.pressed(1)
+    assert before < play.slots <= before + 2
+
+
+def test_every_reason_for_a_move_has_its_series() -> None:
+    """The metrics know each by name; they stand apart from the policies, so that both lists are kept by hand."""
+    assert MOVES == LIMIT_MOVES
 
 
 _SHOWN = st.builds(
@@ -144,6 +243,11 @@ _SHOWN = st.builds(
     waiting=st.none() | st.integers(0, 2000),
     preemptions=st.none() | st.integers(0, 100),
     stale_s=st.floats(0, 10),
+    page=st.none() | st.integers(0, 3),
+    ttft_s=st.none() | st.floats(0, 10),
+    calm_ttft_s=st.none() | st.floats(0, 10),
+    refused_at=st.none() | st.integers(0, 2000),
+    backlog=st.integers(0, 5),
 )
 
 

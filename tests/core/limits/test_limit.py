@@ -105,3 +105,15 @@ def test_the_answer_follows_whatever_changes(steps: list[tuple[str, int, int]], 
             limit.release(running.pop(index % len(running)))
         held = [(r.held_tokens, r.coming_tokens) for r in running]
         assert limit.fits(sized(*new)) == (not running or peak([*held, new]) <= int(2000 * KV_RATIO))
+
+
+def test_what_was_learned_of_prefills_outlives_other_numbers() -> None:
+    """An engine whose slots move each second would have no bound most of the time; a number that is set takes its place."""
+    limit = NestedLimit(Engine("e", 16))
+    limit.prefill_tokens = 700
+    limit.reconfigure(Engine("e", 17, kv_tokens=900))
+    assert limit.prefill_tokens == 700
+    limit.reconfigure(Engine("e", 17, prefill_tokens=50))
+    assert limit.prefill_tokens == 50
+    limit.reconfigure(Engine("e", 17))
+    assert limit.prefill_tokens is None

@@ -90,7 +90,7 @@ class Roster:
                 link.connections.close()
 
     def _add(self, pool: PoolSettings, engine: EngineSettings) -> EngineLink:
-        link = EngineLink(pool.name, engine, engine_spec(pool, engine), self._notify, self._log)
+        link = EngineLink(pool.name, engine, engine_spec(pool, engine), self._notify, self._log, tpot_slo_s=pool.tpot_slo_s)
         self.links[pool.name, engine.name] = link
         return link
 

@@ -55,8 +55,8 @@ class Relay:
     again on another connection. `refused`: the engine's stream began with an error object, which was given to the client as an
     ordinary answer with that `status`. `full`: the engine answered with `full_status`, in whichever of these ways, and the
     client was told nothing of it. `events` are the output events of a stream; `on_progress`, where it is set, is told of
-    the first and then now and then. `first_byte_at` is the time, by `time.monotonic`, of the first data event, or of a
-    plain answer's head.
+    the first and then now and then. `slowed`: the client was slow, so how long it took says nothing of the engine.
+    `first_byte_at` is the time, by `time.monotonic`, of the first data event, or of a plain answer's head.
     """
 
     __slots__ = (
@@ -81,6 +81,7 @@ class Relay:
         "full",
         "on_progress",
         "refused",
+        "slowed",
         "status",
         "unsent",
         "usage",
@@ -105,6 +106,7 @@ class Relay:
         self.unsent = False
         self.refused = False
         self.full = False
+        self.slowed = False
         self.usage: dict[str, Any] | None = None
         self.first_byte_at: float | None = None
         self.on_progress: Callable[[int], None] | None = None
@@ -292,6 +294,7 @@ class Relay:
 
     def pause(self) -> None:
         """The client is slow."""
+        self.slowed = True
         if self._attached:
             self._connection.pause()
 

@@ -56,6 +56,7 @@ class NestedLimit:
         self.reserved: Request | None = None
         self._before: dict[Request, None] = {}  # of what runs, what did when it was reserved
         self._moment: float | None = None  # when they will have made room for it, once somebody had to know
+        self.prefill_tokens = self._prefill_set = engine.prefill_tokens
         self.reconfigure(engine)
 
     def fits(self, request: Request) -> bool:
@@ -142,7 +143,8 @@ class NestedLimit:
         self._moment = None
         self.slots = engine.slots
         self.kv_tokens = engine.kv_tokens
-        self.prefill_tokens = engine.prefill_tokens
+        if engine.prefill_tokens != self._prefill_set:  # else what was learned stays
+            self.prefill_tokens = self._prefill_set = engine.prefill_tokens
         self.short_final += self.short_running * (engine.lane_output - self.lane_output)
         self.lane_output = engine.lane_output
         tenth = -(-engine.slots // LANE_SLOTS_PART)
