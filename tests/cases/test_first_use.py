@@ -96,7 +96,7 @@ def refused_engine(url: str) -> str:
 
 def test_an_engine_that_cannot_be_used_is_told_why(stub: Stub) -> None:
     """No scheme, a page below the base URL, an engine that is not there: each error names its cause, and no key."""
-    assert refused_engine("localhost:9") == "--engine localhost:9: must start with http:// or https://"
+    assert refused_engine("localhost:9") == "--engine localhost:9: must start with http:// or https://, or with dns+http:// or dns+https://"
     assert "secret" not in refused_engine("http://me:secret@localhost:9")
     deep = refused_engine(f"{stub.url}/v1/chat/completions")
     assert "answered 404. Give the base URL, such as http://127.0.0.1:9000" in deep

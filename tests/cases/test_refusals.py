@@ -265,7 +265,8 @@ def test_fc_11_each_reservation_is_returned_exactly_once(stub: Stub, start: Star
     """With 600 of 1,000 tokens used, five failed requests of 150 leave 400: not 0 (kept) and not 1,000 (returned twice)."""
     tenants = [tenant("metered", max_running=5, **METERED)]
     classes = [priority_class(max_wait_s=0.5 if way == "expired" else 60)]
-    gateway = start(settings([engine(stub, 5, first_byte_s=0.4)], classes=classes, tenants=tenants, anonymous={"class": "only"}))
+    hasty = engine(stub, 5, first_byte_s=5 if way == "expired" else 0.4)
+    gateway = start(settings([hasty], classes=classes, tenants=tenants, anonymous={"class": "only"}))
     stub.plan = Plan(usage=Usage(10, 590))
     began_at = time.monotonic()
     assert gateway.post(chat(max_tokens=590), key=key_of("metered")).status == 200

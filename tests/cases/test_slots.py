@@ -101,29 +101,29 @@ def test_fc_01_leaving_at_any_stage_frees_the_slot(stub: Stub, start: Start, sta
 
 @pytest.mark.parametrize("failure", FAILURES)
 def test_fc_02_failed_upstream_attempts_free_their_slot(stub: Stub, start: Start, failure: str) -> None:
-    """After three failures of any kind the caller's three places are all there again."""
+    """After two failures of any kind the caller's two places are both there again."""
     plan, stream, status = FAILURES[failure]
-    gateway = start(settings([{**engine(stub, 3), **HASTY}], tenants=[tenant("trio", max_running=3)]))
+    gateway = start(settings([{**engine(stub, 2), **HASTY}], tenants=[tenant("duo", max_running=2)]))
     if plan is None:
         stub.refuse()
     else:
         stub.plan = plan
-    broken = finish([gateway.open(chat(stream=stream), key=key_of("trio")) for _ in range(3)])
+    broken = finish([gateway.open(chat(stream=stream), key=key_of("duo")) for _ in range(2)])
     if status is None:
         assert all(not answer.whole or answer.status in {502, 504} for answer in broken)
         assert all(b"[DONE]" not in answer.body for answer in broken)
     else:
-        assert [answer.status for answer in broken] == [status] * 3
+        assert [answer.status for answer in broken] == [status] * 2
     gateway.assert_idle()
     assert gateway.outcomes("completed") == 0
     if plan is None:
         stub.accept()
     until(lambda: gateway.metric("fairlane_engine_up") == 1, "the engine is up")
     stub.plan = Plan(held=True)
-    calls = [gateway.open(chat(), key=key_of("trio")) for _ in range(3)]
-    until(lambda: len(stub.running) == 3, "all three run at once")
+    calls = [gateway.open(chat(), key=key_of("duo")) for _ in range(2)]
+    until(lambda: len(stub.running) == 2, "both run at once")
     stub.release_all()
-    assert [answer.status for answer in finish(calls)] == [200] * 3
+    assert [answer.status for answer in finish(calls)] == [200] * 2
 
 
 def test_fc_03_a_queued_request_whose_client_left_is_never_dispatched(stub: Stub, start: Start) -> None:
