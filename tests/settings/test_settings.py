@@ -23,7 +23,7 @@ pools:
     engines:
       - {name: x, kind: embedded, model_file: m.gguf, slots: auto, kv_tokens: 9, prefill_tokens: 7, context: 8}
       - {name: y, kind: llamacpp, url: "https://h:1/base", api_key: k, connect_s: 1, first_byte_s: 2, idle_s: 3, probe_s: 4e0}
-      - {name: z, kind: vllm, url: "dns+http://h:2", lookup_s: 1, slots: 1, priority_step_s: 0.5, price_per_hour: 0,
+      - {name: z, kind: vllm, url: "dns+http://h:2", lookup_s: 1, slots: auto, priority_step_s: 0.5, price_per_hour: 0,
          scheduler_plugin: true}
 backlog: {max_queued: 5}
 classes:

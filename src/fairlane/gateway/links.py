@@ -156,15 +156,11 @@ class EngineLink:
         self._full_timer = asyncio.get_running_loop().call_later(FULL_S, self._has_room) if still_full else None
         self._changed()
 
-    def withhold(self, *, draining: bool | None = None, leaving: bool | None = None) -> None:
-        """Keeps new work from the engine or lets it have some again; what runs there goes on. None: as before."""
+    def update(self, *, spec: Engine | None = None, draining: bool | None = None, leaving: bool | None = None) -> None:
+        """Takes new numbers, keeps new work from the engine or lets it have some again; what runs goes on. None: as before."""
+        self.spec = self.spec if spec is None else spec
         self.draining = self.draining if draining is None else draining
         self.leaving = self.leaving if leaving is None else leaving
-        self._changed()
-
-    def take(self, spec: Engine) -> None:
-        """The engine's numbers are others now."""
-        self.spec = spec
         self._changed()
 
     def _changed(self) -> None:

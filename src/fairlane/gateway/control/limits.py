@@ -48,7 +48,7 @@ class Watched:
         if limit.last_move in CUTS and (spec is not None or limit.last_move != before):
             self._note_cut(limit, before, was)
         if spec is not None:
-            link.take(spec)
+            link.update(spec=spec)
 
     def _note_cut(self, limit: AdaptiveLimit, before: str, was: Engine) -> None:
         if limit.last_move == before == "stale":

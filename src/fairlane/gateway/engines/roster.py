@@ -81,7 +81,7 @@ class Roster:
             raise UnknownEngineError(engine)
         if link.draining is not draining:
             self._log.info("engine_draining" if draining else "engine_resumed", engine=engine)
-            link.withhold(draining=draining)
+            link.update(draining=draining)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -137,7 +137,7 @@ class Roster:
             if link.leaving is not leaving:
                 changed = True
                 self._log.info("engine_leaving" if leaving else "engine_stays", engine=link.name)
-                link.withhold(leaving=leaving)
+                link.update(leaving=leaving)
         for address in name.addresses.now:
             if address not in name.links:
                 changed = True
