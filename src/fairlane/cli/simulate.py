@@ -37,6 +37,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--slots", type=_slots, metavar="N|auto", help="requests each engine runs at once (default: as many as it can)")
     parser.add_argument("--kv-unknown", action="store_true", help="engines do not tell the size of their KV cache")
     parser.add_argument("--fast-lane", action="store_true", help="keep a part of each engine for short requests")
+    parser.add_argument("--no-headroom", action="store_true", help="gmp keeps no room for urgent requests that are still to come")
     parser.add_argument("--no-shed", action="store_true", help="no deadlines: only the number of waiting requests is bounded")
     parser.add_argument("--retry", type=Retry, choices=list(Retry), help="how refused clients come back (default: none)")
     parser.add_argument("--disconnect", type=float, default=0.0, metavar="RATIO", help="part of clients that leave in mid-answer")
@@ -76,6 +77,7 @@ def _setup(args: argparse.Namespace) -> Setup:
         adaptive=args.slots == AUTO,
         kv_known=not args.kv_unknown,
         shed=not args.no_shed,
+        headroom=not args.no_headroom,
         fast_lane=args.fast_lane,
         engines=args.engines,
         clients=clients,

@@ -167,6 +167,13 @@ NOISY = Mix(
     + _tenants(2, _CONV, **{"p2-noisy": (1.0, 2), "p2-1": (0.1, 1), "p2-2": (0.1, 1), "p2-3": (0.1, 1)})
     + _tenants(3, _MOON, **{"p3-noisy": (0.5, 2), "p3-1": (0.05, 1), "p3-2": (0.05, 1), "p3-3": (0.05, 1)}),
 )
+PLACES = Mix(  # for few places: short answers to the most urgent, long ones to all others
+    "places",
+    _tenants(0, _CODE, a=(0.7, 1), b=(0.7, 1))
+    + _tenants(1, _CONV, c=(0.6, 1))
+    + _tenants(2, _CONV, d=(0.4, 1))
+    + _tenants(3, _CONV, e=(1.0, 1)),
+)
 SHIFT_S = 300.0  # until then prompts are short, from then on long
 SHIFT = Mix(
     "shift",
