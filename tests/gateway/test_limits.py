@@ -14,6 +14,7 @@ import pytest
 
 from fairlane.engines.adapter import Gauges
 from fairlane.gateway.app import Gateway
+from fairlane.gateway.engines.ramp import FIRST_PART
 from fairlane.gateway.links import EngineLink
 from fairlane.settings import parse
 from fairlane.telemetry.log import Log
@@ -225,7 +226,7 @@ def test_without_its_page_it_freezes_and_sinks_to_half(stub: Stub, tmp_path: Pat
 
 
 def test_an_engine_that_is_out_keeps_what_was_found(stub: Stub, tmp_path: Path) -> None:
-    """Nothing is learned of it meanwhile, and it comes back as it was."""
+    """Nothing is learned of it meanwhile, and it comes back as it was, a quarter of that at first."""
 
     async def story() -> None:
         async with live(stub, tmp_path) as world:
@@ -238,7 +239,8 @@ def test_an_engine_that_is_out_keeps_what_was_found(stub: Stub, tmp_path: Path) 
             await world.second(30)
             stub.probe_status = 200
             await until(lambda: world.link.up)
-            assert START < found == world.slots
+            assert START < found == world.link.spec.slots
+            assert world.slots == -(-found // FIRST_PART)
 
     play(story())
 
