@@ -37,7 +37,7 @@ BAR = 40
 def main() -> int:
     """Prints the page."""
     parser = argparse.ArgumentParser(prog="python -m bench.ablation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="runs of each row (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each row (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
     args = parser.parse_args()
     loads = {"Load 1.5": {}, "Load 1.5, three times the realtime requests": {"realtime": 3.0}}

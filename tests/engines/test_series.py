@@ -74,6 +74,10 @@ def test_work_and_memory_are_bounded() -> None:
     assert total(f'{NAME}{{a="{"x" * LINE_BYTES_MAX}"}} 1\n{NAME} 2\n'.encode()) == 2
     many = "".join(f'{NAME}{{a="{number}"}} 1\n' for number in range(SAMPLES_MAX + 10))
     assert total(many.encode()) == SAMPLES_MAX
+    label = "x" * 1_000
+    wide = "".join(f'{NAME}{{b="{number}{label}"}} 1\n' for number in range(500))
+    assert (total(wide.encode()) or 0) < 300
+    assert total(f"{NAME} {'1' * 15}\n{NAME} {'0' * 100}1\n".encode()) == int("1" * 15)
 
 
 def test_only_the_wanted_part_is_added_up() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fairlane.core.values import Engine
 from fairlane.engines.adapter import Gauges
-from fairlane.gateway.links import EngineLink
+from fairlane.gateway.links import FULL_S, EngineLink
 from fairlane.settings import EngineSettings
 from fairlane.telemetry.log import Log
 from tests.stub import Stub
@@ -139,7 +139,7 @@ def test_kinds_without_metrics_tell_none(stub: Stub, tmp_path: Path) -> None:
 
 
 def test_a_full_engine_is_offered_with_what_it_runs_for_a_moment(stub: Stub, tmp_path: Path) -> None:
-    """Probes in between change nothing about it, a later refusal lowers it, and then its slots come back one by one."""
+    """Probes change nothing about it, a later refusal lowers it and makes it last longer, and then its slots come back one by one."""
 
     async def run() -> Watched:
         def fill(watched: Watched) -> bool:
@@ -153,4 +153,9 @@ def test_a_full_engine_is_offered_with_what_it_runs_for_a_moment(stub: Stub, tmp
 
     watched = asyncio.run(run())
     assert [offer.slots for _, offer in watched.changes] == [4, 3, 2, 3, 4]
+    assert watched.link.full_s > FULL_S
+    watched.link.succeeded(0, 0.0)  # a refusal
+    assert watched.link.full_s > FULL_S
+    watched.link.succeeded(5, 1.0)
+    assert watched.link.full_s == FULL_S
     assert watched.link.spec.slots == 4

@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterable
 
 SAMPLES_MAX = 1024  # that are kept of one page: hundreds of ranks have fewer
+PARSED_BYTES_MAX = 262_144  # of lines that begin with a wanted name; vLLM's are 5,000
 LINE_BYTES_MAX = 16_384  # of a line that is read; vLLM's longest has 2,000
 VALUE_MAX = 1e15  # beyond, a float no longer counts exactly, and no engine does
 
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(rb'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}))')
 _CLOSE = re.compile(rb"[ \t]*\}")
-_VALUE = re.compile(rb"[ \t]+(\+?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?)(?:[ \t]+-?[0-9.]+)?(?:[ \t]+#.*)?[ \t\r]*")
+_VALUE = re.compile(rb"[ \t]+(\+?[0-9]{1,24}(?:\.[0-9]{0,24})?(?:[eE][+-]?[0-9]{1,3})?)(?:[ \t]+-?[0-9.]{1,24})?(?:[ \t]+#.*)?[ \t\r]*")
 _ESCAPE = re.compile(r"\\(.)")
 _UNESCAPED = {"n": "\n"}
 
@@ -32,10 +33,13 @@ class Series:
         self._samples: dict[str, dict[bytes, tuple[Labels, float]]] = {name: {} for name in names}
         starts = tuple(name.encode() for name in self._samples)
         only = only or {}
-        kept = 0
+        kept = parsed = 0
         for line in page[: page.rfind(b"\n") + 1].split(b"\n"):
             if not line.startswith(starts) or len(line) > LINE_BYTES_MAX:
                 continue
+            parsed += len(line)
+            if parsed > PARSED_BYTES_MAX:
+                break
             sample = _sample(line)
             if sample is None:
                 continue

@@ -34,6 +34,7 @@ PROBES_MISSED = 3  # without a page: what it told last is too old to grow by
 PAGE_BYTES_MAX = 1 << 21  # of a page that is probed: the metrics of vLLM with 16 ranks have half of that
 _FULL = frozenset({429, 503})  # statuses by which engines say that they have no room
 FULL_S = 0.25  # how long an engine that refused a request gets no more than it has; then one more each time
+FULL_S_MAX = 8.0  # it doubles up to this while the engine refuses and answers nothing
 
 Notify = Callable[["EngineLink"], None]
 OnGauges = Callable[["EngineLink", Gauges | None], None]
@@ -98,6 +99,7 @@ class EngineLink:
         self.measured = False
         self.on_gauges: OnGauges | None = None
         self._full_at: int | None = None  # requests; None: it is not known to be full
+        self.full_s = FULL_S
         self._full_timer: asyncio.TimerHandle | None = None
         self._notify = notify
         self._log = log
@@ -144,7 +146,8 @@ class EngineLink:
         """Gives the engine no more than it has: it gets another when one of them ends, or after a while."""
         if self._full_timer is not None:
             self._full_timer.cancel()
-        self._full_timer = asyncio.get_running_loop().call_later(FULL_S, self._has_room)
+        self._full_timer = asyncio.get_running_loop().call_later(self.full_s, self._has_room)
+        self.full_s = min(2 * self.full_s, FULL_S_MAX)
         self._full_at = running
         self._changed()
 
@@ -153,7 +156,7 @@ class EngineLink:
         places = (self._full_at or 0) + 1
         still_full = places < self.spec.slots
         self._full_at = places if still_full else None
-        self._full_timer = asyncio.get_running_loop().call_later(FULL_S, self._has_room) if still_full else None
+        self._full_timer = asyncio.get_running_loop().call_later(self.full_s, self._has_room) if still_full else None
         self._changed()
 
     def update(self, *, spec: Engine | None = None, draining: bool | None = None, leaving: bool | None = None) -> None:
@@ -187,6 +190,7 @@ class EngineLink:
         """The engine gave a whole answer of so many tokens (0: a refusal) within so long, its prompt included."""
         self._failures = 0
         if tokens > 0 and seconds > 0.0:
+            self.full_s = FULL_S
             self.speed.observe(tokens, seconds)
 
     def broke(self) -> None:

@@ -197,8 +197,10 @@ class Run:
 
     def _send(self, link: EngineLink, connection: UpstreamConnection) -> None:
         call, settings, trail = self._call, link.settings, self._trail
-        trail.queue_s = waited_s = self._started_at - trail.arrived_at
-        self._proxy.metrics.waited(trail.cls, waited_s)
+        waited_s = self._started_at - trail.arrived_at
+        if trail.queue_s is None:  # one that is sent again has been counted
+            self._proxy.metrics.waited(trail.cls, waited_s)
+        trail.queue_s = waited_s
         self._relay = relay = Relay(
             self._exchange,
             connection,

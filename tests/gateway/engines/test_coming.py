@@ -177,3 +177,17 @@ def test_the_system_looks_the_name_up(tmp_path: Path) -> None:
             assert gateway.engines()["e@127.0.0.1"]["up"]
             assert gateway.open(chat()).finish().status == 200
             assert stub.requests[0].header("host") == f"localhost:{stub.port}"
+
+
+def test_a_drained_engine_that_goes_and_comes_back_is_drained(stubs: dict[str, Stub], tmp_path: Path) -> None:
+    """What an operator keeps work from stays so until it is resumed, also where its server was restarted and its name forgot it."""
+    with serving(stubs, tmp_path, ONE, TWO) as gateway:
+        name = f"e@{TWO}"
+        assert gateway.admin(f"/admin/engines/{name}/drain", "POST")[0] == 200
+        gateway.look_up(ONE)
+        until(lambda: name not in gateway.engines(), "it is gone")
+        gateway.look_up(ONE, TWO)
+        until(lambda: bool(gateway.engines().get(name, {}).get("up")), "it is back")
+        assert gateway.engines()[name]["draining"]
+        assert gateway.admin(f"/admin/engines/{name}/resume", "POST")[0] == 200
+        assert not gateway.engines()[name]["draining"]

@@ -48,6 +48,7 @@ class Roster:
     def __init__(self, settings: Settings, log: Log, *, notify: Notify, run: Run, resolve: Resolve) -> None:
         self.links: dict[tuple[str, str], EngineLink] = {}
         self._names: list[Name] = []
+        self._drained: set[str] = set()  # by order; such an engine may go and come back
         self._watching: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._following: list[asyncio.Task[None]] = []
         self._log = log
@@ -79,6 +80,7 @@ class Roster:
         link = next((link for link in self.links.values() if link.name == engine), None)
         if link is None:
             raise UnknownEngineError(engine)
+        (self._drained.add if draining else self._drained.discard)(engine)
         if link.draining is not draining:
             self._log.info("engine_draining" if draining else "engine_resumed", engine=engine)
             link.update(draining=draining)
@@ -92,6 +94,8 @@ class Roster:
     def _add(self, pool: PoolSettings, engine: EngineSettings) -> EngineLink:
         link = EngineLink(pool.name, engine, engine_spec(pool, engine), self._notify, self._log, tpot_slo_s=pool.tpot_slo_s)
         self.links[pool.name, engine.name] = link
+        if engine.name in self._drained:
+            link.update(draining=True)
         return link
 
     def _watch(self, link: EngineLink) -> None:

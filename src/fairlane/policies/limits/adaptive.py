@@ -5,15 +5,16 @@ shows that it has too much: by 0.85 at a preemption, since a request that loses 
 tokens come slower than was promised; and to what runs plus `WAITING_MAX` where the engine itself has more than that waiting on
 two pages in a row, for what waits there is out of our order. A preemption lowers the part of the KV cache that may be reserved
 as well; it is given back while demand presses, on the slots or, with slots left, on the cache. After a cut nothing grows for `PAUSE_S`, and
-nothing while the engine has its next requests waiting. Near to where a preemption came growth is slow: it would only come again.
+nothing while the engine has its next requests waiting. Up to where a preemption came growth is slow: it would only come again.
 
 A guard against growth that brings nothing: if the limit has grown and the covariance of requests that ran and tokens a second
 over `GUARD_S` is not above zero, it goes back to where it was when that was last so, and stays there as long. The time that a
 whole answer takes is never looked at: it tells how long answers are. Where an engine's page cannot be read any more the limit
-sinks after `STALE_S` by 2 % a second to half, because that is no reason to stop serving and none to send more.
+sinks after `STALE_S` by 2 % a second to half, because that is no reason to stop serving and none to send more; with the page it is back.
 
-An engine that never had a page is cut by 0.9 where first tokens come late (see `signals`), and grows only while they are seen
-to come in time. A refusal for want of room cuts any engine to what it had then, at most to half.
+An engine that never had a page is cut by 0.9 where first tokens come late (see `signals`), not below where it began, for long
+prompts make them late, too; and it grows only while they are seen to come in time. A refusal for want of room cuts any engine to
+what it had then, at most to half.
 
 Sources: additive increase, multiplicative decrease on engine signals; the covariance guard of Uber's Cinnamon.
 """
@@ -24,7 +25,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fairlane.core.values import Engine
-from fairlane.policies.limits.signals import CALM_RUNNING, WAITING_MAX, Signals
+from fairlane.policies.limits.signals import WAITING_MAX, Signals
 
 START_SLOTS = 16  # of an engine that does not tell its own
 SLOTS_MAX = 1024
@@ -75,7 +76,7 @@ class AdaptiveLimit:
         self._crowded = 0  # pages in a row with too many waiting
         self._seen: deque[Second] = deque()
         self._good = self.slots  # the limit when growth last brought something
-        self._fresh_slots = self.slots  # when the page was last read
+        self._fresh_slots = self.slots  # before it began to sink for want of a page
 
     def tick(self, signals: Signals, now: float) -> Engine | None:
         """Moves the limits by what the engine shows, and returns the new numbers; None if they are the same."""
@@ -88,9 +89,12 @@ class AdaptiveLimit:
         step_s = min(elapsed, STEP_S_MAX)
         if signals.stale_s > self._stale_after_s:
             self._fade(step_s)
-        elif not (self._cut(signals, before, now) or self._cut_by_answers(signals, now)):
-            self._fresh_slots = self.slots
+            return self._changed()
+        if self.last_move == "stale":
+            self.slots, self.last_move = self._fresh_slots, "demand"
+        if not (self._cut(signals, before, now) or self._cut_by_answers(signals, now)):
             self._grow(signals, now, step_s)
+        self._fresh_slots = self.slots
         return self._changed()
 
     def renew(self, engine: Engine) -> Engine:
@@ -125,7 +129,7 @@ class AdaptiveLimit:
             return self._lower(max(signals.refused_at, REFUSAL_CUT * self.slots), "refused", now)
         if self._tpot_slo_s is not None and signals.tpot_s is not None and signals.tpot_s > self._tpot_slo_s:
             return self._lower(TPOT_CUT * self.slots, "tpot", now)
-        return signals.late and self._lower(max(TTFT_CUT * self.slots, CALM_RUNNING), "ttft", now)
+        return signals.late and self._lower(max(TTFT_CUT * self.slots, START_SLOTS), "ttft", now)
 
     def _lower(self, slots: float, why: str, now: float) -> bool:
         self.slots = max(1.0, min(self.slots, slots))
@@ -156,6 +160,8 @@ class AdaptiveLimit:
                 self._grows_at = now + GUARD_S
                 return
             self._good = self.slots
+        if self.slots > self._too_many:  # and nothing came of it: it was for another reason then
+            self._too_many = float(SLOTS_MAX)
         growth = max(1.0, GROWTH * self.slots) * (NEAR_GROWTH if self.slots >= NEAR * self._too_many else 1.0)
         self.slots = min(SLOTS_MAX, self.slots + step_s * growth)
         self.last_move = "demand"
