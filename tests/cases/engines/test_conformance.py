@@ -36,7 +36,7 @@ def test_fc_09_a_lasting_refusal_passes_through(stub: Stub, start: Start, kind: 
 
 @EVERY_KIND
 def test_fc_10_errors_keep_their_status(stub: Stub, start: Start, kind: str) -> None:
-    """An error that is none of want of room is relayed at once, with its type and body; of an engine that is gone it is 503."""
+    """An error that is none of want of room is relayed at once, with its type and body."""
     gateway = start(settings([engine(stub, 2, kind=kind)]))
     body = b'{"error":{"message":"no","type":"t","param":"p","code":"c"}}'
     for status in (400, 401, 500):
@@ -45,6 +45,11 @@ def test_fc_10_errors_keep_their_status(stub: Stub, start: Start, kind: str) -> 
             answer = gateway.post(chat(stream=stream))
             assert (answer.status, answer.header("content-type"), answer.body) == (status, "application/json; charset=utf-8", body)
     assert len(stub.requests) == 6
+
+
+def test_fc_10_of_an_engine_that_is_gone_it_is_503(stub: Stub, start: Start) -> None:
+    """Whatever its kind was: nobody is there to be asked."""
+    gateway = start(settings([engine(stub, 2, kind="vllm")]))
     stub.refuse()
     answer = gateway.post(chat(stream=True))
     assert answer.status in {502, 503}
@@ -65,12 +70,12 @@ def test_fc_26_connections_that_the_engine_closed_fail_nothing(stub: Stub, start
 @EVERY_KIND
 def test_fc_27_a_long_silence_is_legal_up_to_its_limit(stub: Stub, start: Start, kind: str) -> None:
     """An engine that says nothing over many probes is waited for; past the limit it is 504, and the place is free."""
-    gateway = start(settings([engine(stub, 2, kind=kind, first_byte_s=3)]))
+    gateway = start(settings([engine(stub, 2, kind=kind, first_byte_s=2)]))
     stub.plan = Plan(held=True)
     calls = [gateway.open(chat(stream=stream)) for stream in (False, True)]
     until(lambda: len(stub.running) == 2, "they run")
     probed = len(stub.probes)
-    until(lambda: len(stub.probes) >= probed + 8, "it was probed many times")
+    until(lambda: len(stub.probes) >= probed + 4, "it was probed many times")
     stub.release_all()
     assert [answer.status for answer in finish(calls)] == [200, 200]
     stub.plan = Plan(fault=Fault.STALL)

@@ -34,7 +34,7 @@ def assert_empty(driver: Driver) -> None:
     assert driver.scheduler.get_request_counts() == (0, 0)
     assert (list(waiting), waiting._entries, waiting._waiting, driver.scheduler.requests) == ([], {}, {}, {})
     assert all(not queue.running and not queue.queued and not queue.cost for queue in waiting.order.queues)
-    assert waiting.order.charged == waiting.order.classes.total
+    assert waiting.order.charged == waiting.order.classes.inner.total
 
 
 def test_classes_and_keys_decide_who_is_admitted() -> None:
