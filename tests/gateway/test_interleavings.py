@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -311,6 +311,15 @@ def test_a_fault_around_an_engines_being_full_leaves_nothing_behind(fault: str, 
                     assert [outcome_of(line) for line in world.clients] == ["whole"] * 3
 
 
+def logged(story: Callable[[Log, socket.socket], Coroutine[Any, Any, World]], folder: Path) -> tuple[World, list[dict[str, Any]]]:
+    """The world that a story leaves, and the lines of its log."""
+    silent, other = socket.socketpair()
+    path = folder / "log"
+    with silent, other, asyncio.Runner() as runner, path.open("w") as sink:
+        world = runner.run(story(Log(sink), silent))
+    return world, [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
 @pytest.mark.source
 def test_a_mistake_of_ours_while_a_client_leaves_frees_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be settled is freed all the same, and the mistake is logged."""
@@ -329,14 +338,11 @@ def test_a_mistake_of_ours_while_a_client_leaves_frees_its_place(tmp_path: Path,
         log.flush()
         return world
 
-    silent, other = socket.socketpair()
-    path = tmp_path / "log"
-    with silent, other, asyncio.Runner() as runner, path.open("w") as sink:
-        world = runner.run(leave(Log(sink), silent))
+    world, told = logged(leave, tmp_path)
     assert world.gateway.admission.holders == {}
     assert world.gateway.scheduler.pools["main"].places.running == 0
     assert world.engines[0].closing
-    events = [orjson.loads(line)["event"] for line in path.read_bytes().splitlines()]
+    events = [line["event"] for line in told]
     assert (events.count("internal_error"), events.count("request")) == (1, 1)
 
 
@@ -359,10 +365,6 @@ def test_an_answer_that_is_on_its_way_outlasts_the_stop(tmp_path: Path) -> None:
         log.flush()
         return world
 
-    silent, other = socket.socketpair()
-    path = tmp_path / "log"
-    with silent, other, asyncio.Runner() as runner, path.open("w") as sink:
-        world = runner.run(stop(Log(sink), silent))
+    world, told = logged(stop, tmp_path)
     assert world.gateway.admission.holders == {}
-    told = [line for line in map(orjson.loads, path.read_bytes().splitlines()) if line["event"] == "request"]
-    assert [(line["status"], line["outcome"], line["reason"]) for line in told] == [(200, "completed", None)]
+    assert [(line["status"], line["outcome"], line["reason"]) for line in told if line["event"] == "request"] == [(200, "completed", None)]

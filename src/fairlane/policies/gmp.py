@@ -67,7 +67,7 @@ class GuaranteedMinimum:
             owed.sort(key=lambda r: (tags[r.rank] + r.cost * BASIS_POINTS) / shares[r.rank])
         return owed + rest
 
-    def keeps(self, rank: int) -> bool:  # noqa: ARG002 - the same for all
+    def keeps(self, _rank: int) -> bool:
         """Never."""
         return False
 

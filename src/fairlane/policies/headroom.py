@@ -34,12 +34,16 @@ class Headroom:
     def __init__(self, order: ClassOrder, classes: Sequence[PriorityClass]) -> None:
         self.inner = order
         self.cap = inf  # on running requests that are less urgent
-        self.below = 0  # of them run
         self._rank = _protected(classes)
         self._running = [0] * len(classes)
-        self._most = 0  # of them ran together
+        self._most = 0  # less urgent requests that ran together
         self._peak = 0.0  # requests of all classes that ran together of late
-        self._others = 0  # of them started since one of the class did
+        self._others = 0  # of these started since one of the class did
+
+    @property
+    def below(self) -> int:
+        """How many less urgent requests run."""
+        return sum(self._running[self._rank + 1 :])
 
     def enter(self, rank: int) -> None:
         """As the order does."""
@@ -55,7 +59,7 @@ class Headroom:
 
     def keeps(self, rank: int) -> bool:
         """Whether the class may start no more than it is guaranteed now."""
-        return rank > self._rank and 0 < self.below > self.cap - 1 and not self.inner.is_owed(rank)
+        return rank > self._rank and self.cap < inf and 0 < self.below > self.cap - 1 and not self.inner.is_owed(rank)
 
     def charge(self, request: Request) -> None:
         """Counts the start, and learns from how late it is."""
@@ -65,7 +69,6 @@ class Headroom:
         running = sum(self._running)
         self._peak = peak = max(float(running), self._peak * (1.0 - FADE))
         if rank > self._rank:
-            self.below += 1
             self._most = max(self._most, self.below)
             self._others += 1
             if self._others > GIVEN_BACK * self.cap:
@@ -86,16 +89,13 @@ class Headroom:
         """One of the class's requests runs no more."""
         self.inner.leave(rank)
         self._running[rank] -= 1
-        if rank > self._rank:
-            self.below -= 1
 
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """As the order does. Another class to keep room for begins without a cap."""
         self.inner.reconfigure(classes)
         if _protected(classes) != self._rank:
             self._rank = _protected(classes)
-            self.below = self._most = sum(self._running[self._rank + 1 :])
-            self.cap = inf
+            self._most, self.cap = self.below, inf
 
     def _move(self, by: float) -> None:
         if self.cap == inf and by > 0:

@@ -30,7 +30,7 @@ class Strict:
         """Never."""
         return False
 
-    def keeps(self, rank: int) -> bool:  # noqa: ARG002 - the same for all
+    def keeps(self, _rank: int) -> bool:
         """Never."""
         return False
 

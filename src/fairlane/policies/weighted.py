@@ -43,7 +43,7 @@ class Weighted:
         """Never: shares are kept by the order itself."""
         return False
 
-    def keeps(self, rank: int) -> bool:  # noqa: ARG002 - the same for all
+    def keeps(self, _rank: int) -> bool:
         """Never."""
         return False
 

@@ -1,4 +1,4 @@
-"""The most that requests which decode in step will ever hold together, as `nested_limit` defines it."""
+"""The most that requests which decode in step will ever hold together, as `nested` defines it."""
 
 from collections.abc import Iterable
 
