@@ -159,3 +159,24 @@ def test_urgent_requests_are_in_time_where_places_are_few_and_answers_long() -> 
     )
     assert (with_it.attainment[0] or 0.0) > (without.attainment[0] or 0.0) + 0.02
     assert with_it.goodput > 0.9 * without.goodput
+
+
+def test_what_was_found_with_some_places_holds_in_proportion_with_more_or_fewer() -> None:
+    """An engine that is found to run twice as many leaves twice as many to the others; one that is away for a while changes nothing."""
+    play = Play()
+    for _ in range(3):
+        play.come(PAID, 1, 0.0)
+    play.come(URGENT, 0, 0.0)
+    play.end(play.running[-1], 10.0)
+    play.come(URGENT, 0, 10.0, arrived_at=9.25)
+    found = 3 - STEP
+    for up, slots, cap in ((True, 8, 2 * found), (False, 8, 2 * found), (True, 8, 2 * found), (True, 4, found)):
+        play.scheduler.engine_report("main", "e", up=up, spec=Engine("e", slots))
+        assert play.order.cap == pytest.approx(cap)
+
+
+def test_the_places_that_a_controller_finds_are_not_taken_for_room_to_keep() -> None:
+    """At 1.5 times what the engine can serve, a limit that is found while serving comes to 0.95 of what the best fixed one does."""
+    setup = Setup("gmp", load=1.5, duration_s=120.0)
+    found, fixed = (figures(replace(setup, **how)).goodput for how in ({"adaptive": True}, {"slots": 256}))
+    assert found > 0.95 * fixed

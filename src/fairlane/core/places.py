@@ -37,6 +37,7 @@ class Places:
         self._make_limit = make_limit
         self.engines: dict[str, EngineState] = {}
         self.open: list[EngineState] = []
+        self.slots = 0  # of all that are open
         self.running = 0
         self.held: EngineState | None = None
         self.held_by: Request | None = None
@@ -120,6 +121,7 @@ class Places:
 
     def _note_open(self) -> None:
         self.open = [e for e in self.engines.values() if e.up and not e.leaving]
+        self.slots = sum([e.limit.slots for e in self.open])
         contexts = [e.spec.context for e in self.open]
         self.context = None if None in contexts else max((c for c in contexts if c is not None), default=None)
 

@@ -40,6 +40,9 @@ class ClassOrder(Protocol):
     def leave(self, rank: int) -> None:
         """A request of the class that started runs no more; its cost is corrected."""
 
+    def resize(self, slots: int) -> None:
+        """The engines that are open run so many requests together now, if memory allows."""
+
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """Takes new shares for the same classes; debts and claims in cost units stay."""
 

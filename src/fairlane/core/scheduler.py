@@ -102,7 +102,9 @@ class Scheduler:
 
     def engine_report(self, pool: str, engine: str, *, up: bool, spec: Engine | None = None) -> None:
         """Whether an engine can be given work, and what it says of itself."""
-        self.pools[pool].places.report(engine, up=up, spec=spec)
+        scheduler = self.pools[pool]
+        scheduler.places.report(engine, up=up, spec=spec)
+        scheduler.order.resize(scheduler.places.slots)
 
     def reconfigure(self, pool: str, classes: Sequence[PriorityClass], engines: Iterable[Engine] | None = None) -> None:
         """Takes new numbers for the classes of a pool and, where given, other engines. Nothing that waits or runs is touched."""
@@ -112,6 +114,7 @@ class Scheduler:
         scheduler.order.reconfigure(classes)
         if engines is not None:
             scheduler.places.reconfigure(engines)
+            scheduler.order.resize(scheduler.places.slots)
 
     def evict_all(self, reason: Reason, now: float) -> None:
         """Sheds everything that waits; what runs goes on."""

@@ -106,6 +106,9 @@ class GuaranteedMinimum:
     def leave(self, rank: int) -> None:
         """What runs changes nothing."""
 
+    def resize(self, slots: int) -> None:
+        """Nothing here depends on it."""
+
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """Keeps U − V·m, the debt or claim in cost units, so T becomes V + (T − V)·m_old/m_new."""
         for c in classes:

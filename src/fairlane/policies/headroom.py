@@ -7,6 +7,8 @@ urgent by `STEP`, with more than `FAR` by twice that, and any other raises it by
 starts near its end then, however fast the engines are and however long the answers. The cap begins at the most that ran
 together; it is given up where it has risen to that again, and when `GIVEN_BACK` times as many of the others have started with
 none of the class in between.
+It is a part of the places that there are: where an engine joins, or a limit that finds itself grows, it grows in proportion, else what
+was found with few places would keep the new ones empty, and a controller would take that for want of demand.
 
 Only what starts while as many run as ever of late lowers the cap: else it was not for want of a place that it had to wait. What a
 class is guaranteed is not touched: the cap is for heads that are not owed, and one request may run in any case. While it is in
@@ -36,9 +38,10 @@ class Headroom:
         self.cap = inf  # on running requests that are less urgent
         self._rank = _protected(classes)
         self._running = [0] * len(classes)
-        self._most = 0  # less urgent requests that ran together
+        self._most = 0.0  # less urgent requests that ran together
         self._peak = 0.0  # requests of all classes that ran together of late
         self._others = 0  # of these started since one of the class did
+        self._slots = 0  # that the cap was found with
 
     @property
     def below(self) -> int:
@@ -69,7 +72,7 @@ class Headroom:
         running = sum(self._running)
         self._peak = peak = max(float(running), self._peak * (1.0 - FADE))
         if rank > self._rank:
-            self._most = max(self._most, self.below)
+            self._most = max(self._most, float(self.below))
             self._others += 1
             if self._others > GIVEN_BACK * self.cap:
                 self._move(inf)
@@ -90,20 +93,29 @@ class Headroom:
         self.inner.leave(rank)
         self._running[rank] -= 1
 
+    def resize(self, slots: int) -> None:
+        """What was found with other slots holds in proportion."""
+        self.inner.resize(slots)
+        if slots and self._slots:
+            change = slots / self._slots
+            self.cap *= change
+            self._most *= change
+        self._slots = slots or self._slots
+
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """As the order does. Another class to keep room for begins without a cap."""
         self.inner.reconfigure(classes)
         if _protected(classes) != self._rank:
             self._rank = _protected(classes)
-            self._most, self.cap = self.below, inf
+            self._most, self.cap = float(self.below), inf
 
     def _move(self, by: float) -> None:
         if self.cap == inf and by > 0:
             return
-        cap = min(self.cap, float(self._most)) + by
+        cap = min(self.cap, self._most) + by
         if cap >= self._most:
             cap = inf
-            self._most = self.below
+            self._most = float(self.below)
         self.cap = max(cap, 1.0)
 
 

@@ -44,6 +44,9 @@ class Strict:
     def leave(self, rank: int) -> None:
         """What runs changes nothing."""
 
+    def resize(self, slots: int) -> None:
+        """Nothing here depends on it."""
+
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """Shares mean nothing."""
 

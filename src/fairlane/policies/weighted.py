@@ -61,6 +61,9 @@ class Weighted:
     def leave(self, rank: int) -> None:
         """What runs changes nothing."""
 
+    def resize(self, slots: int) -> None:
+        """Nothing here depends on it."""
+
     def reconfigure(self, classes: Sequence[PriorityClass]) -> None:
         """Takes new weights; debts in cost units stay."""
         new = [c.min_share for c in classes] if any(c.min_share for c in classes) else [1] * len(classes)
