@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 SOURCE := $(shell find src -name '*.py') pyproject.toml hatch_build.py scripts/product.sh
 
-.PHONY: serve test test-compiled test-vllm check format docs bench ablation vllm-compare lock clean
+.PHONY: serve test test-compiled test-vllm check format docs bench ablation vllm-compare vllm-order lock clean
 
 serve: $(VENV)/.product  ## run the gateway on the embedded model
 	$(BIN)/fairlane serve $(ARGS)
@@ -37,6 +37,10 @@ ablation: $(VENV)/.dev $(VENV)/.product  ## what each part of the scheduler is w
 
 vllm-compare:  ## the simulator's engine beside vLLM's scheduler; installs vLLM into a folder of its own
 	VLLM_VENV=$(VLLM_VENV) PYTHON=$(PYTHON) sh bench/vllm_scheduler/run.sh $(ARGS)
+
+vllm-order: $(VENV)/.dev $(VENV)/.product  ## what the gateway does in front of a real vLLM; an hour and a half
+	PYTHON=$(PYTHON) sh scripts/vllm.sh $(VLLM_VENV)
+	$(BIN)/python -m bench.vllm_order --vllm $(VLLM_VENV)/bin/python $(ARGS)
 
 lock:  ## renew requirements/*.txt from pyproject.toml
 	sh scripts/lock.sh $(BIN)

@@ -32,8 +32,8 @@ class Passed(NamedTuple):
 def passed_over(starts: Sequence[Start], share: float, off_s: float = 0.0) -> Passed:
     """Counts them. `share` is batch's guaranteed one; starts within `off_s` of an arrival or a start are taken as simultaneous.
 
-    Batch is owed a start when its last one has been paid for: when as much as that start's cost divided by the share has been
-    started since, that start included. Before that it gets only what more urgent classes leave.
+    A start serves batch's guarantee until its cost is no more than that share of all that has started since; then batch is owed the next
+    one. Before that it gets only what more urgent classes leave.
     """
     ordered = sorted(starts, key=lambda one: one.started_at)
     owed = _owed(ordered, share)
@@ -48,12 +48,16 @@ def passed_over(starts: Sequence[Start], share: float, off_s: float = 0.0) -> Pa
 
 
 def _owed(ordered: Sequence[Start], share: float) -> list[bool]:
-    owed, since, needed = [], 0.0, float("inf")
+    """Of each batch start, whether it was owed: policy `gmp` while batch waits all the time, to the cost of one request.
+
+    The scheduler charges estimates and corrects them at the end, so it may find the guarantee used up a little earlier than real costs say.
+    """
+    owed, tag, total = [], 0.0, 0.0
     for one in ordered:
         if one.cls == BATCH:
-            owed.append(since >= needed)
-            since, needed = 0.0, one.cost / share if share else float("inf")
-        since += one.cost
+            owed.append(tag < total + one.cost)
+            tag = max(tag, (tag if owed[-1] else total) + one.cost / max(share, 1e-9))
+        total += one.cost
     return owed
 
 
