@@ -65,6 +65,7 @@ def asked() -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="a setting of the class batch in b; repeat it for more",
     )
+    add("--blocks", type=int, default=60, metavar="N", help="KV blocks of 128 tokens in c (default: %(default)s)")
     add("--fixed", type=int, nargs="+", default=[2, 4, 8, 12, 16], metavar="N", help="fixed slots of c (default: 2 4 8 12 16)")
     add("--ttft", type=float, default=10, metavar="S", help="objective of c (default: %(default)s)")
     add("--tpot", type=float, default=0.02, metavar="S", help="objective of c (default: %(default)s)")

@@ -22,12 +22,11 @@ class Ask:
     tokens: int
     streamed: bool = False
     stops: int = 0  # how many of the vocabulary's tokens end the answer
-    seed: int = 0
 
     def message(self, port: int) -> bytes:
         """The bytes to send."""
         body: dict[str, object] = {"model": MODEL, "prompt": prompt(self.name, self.prompt), "max_tokens": self.tokens, "ignore_eos": True}
-        body |= {"stop_token_ids": list(range(1, 1 + self.stops)), "seed": self.seed} if self.stops else {}
+        body |= {"stop_token_ids": list(range(1, 1 + self.stops))} if self.stops else {}
         body |= {"stream": True, "stream_options": {"include_usage": True}} if self.streamed else {}
         data = orjson.dumps(body)
         lines = (

@@ -52,20 +52,20 @@ def figures(plan: Plan, played: Played, passed: Mapping[str, Passed]) -> Figures
     return found | {"wrong": float(played.wrong)}
 
 
-def table(first: str, second: str, runs: Sequence[Mapping[str, Figures]], ratios: Sequence[str]) -> str:
-    """A row for each figure: medians and ranges of two kinds of runs side by side, and of the pairs' ratios for those in `ratios`."""
-    lines = [f"  {'':32}{first:26}{second:26}ratio of the pairs"]
+def table(runs: Sequence[Mapping[str, Figures]], over: tuple[str, str], ratios: Sequence[str]) -> str:
+    """A row for each figure: medians and ranges of both runs of the pairs and, for those in `ratios`, of one run's over the other's."""
+    lines = [f"  {'':32}" + "".join(f"{arm:26}" for arm in runs[0]) + " / ".join(over)]
     for key, title in TITLES.items():
-        cells = [spread([run[arm][key] for run in runs if key in run[arm]]) for arm in (first, second)]
+        cells = [spread([run[arm][key] for run in runs if key in run[arm]]) for arm in runs[0]]
         if any(cells):
-            ratio = spread([larger(run[first][key], run[second][key]) for run in runs]) if key in ratios else ""
-            lines.append(f"  {title:32}{cells[0]:26}{cells[1]:26}{ratio}".rstrip())
+            ratio = spread([run[over[0]][key] / run[over[1]][key] for run in runs]) if key in ratios else ""
+            lines.append(f"  {title:32}{''.join(f'{cell:26}' for cell in cells)}{ratio}".rstrip())
     return "\n".join(lines)
 
 
-def larger(one: float, other: float) -> float:
-    """How many times the smaller fits into the larger."""
-    return max(one, other) / min(one, other) if min(one, other) > 0 else math.inf
+def brief(found: Figures) -> str:
+    """One run in a few words."""
+    return ", ".join(f"{TITLES[key]} {number(found[key])}" for key in ("ttft_p99_s", "output_per_s", "wrong") if key in found)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -77,4 +77,4 @@ def spread(values: Sequence[float]) -> str:
 
 def number(value: float) -> str:
     """With three digits that mean something."""
-    return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.3g}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Final, NamedTuple
 
-from bench.vllm_order.figures import Figures, costs, figures, table
+from bench.vllm_order.figures import Figures, brief, costs, figures, table
 from bench.vllm_order.load import REALTIME_TOKENS, Plan, Played, play
 from bench.vllm_order.modes import MODES, PLACES, SHARES, plugin_classes, settings
 from bench.vllm_order.servers import Engine, gateway, vllm
@@ -77,7 +77,9 @@ class Bench:
 
     def _figures(self, plan: Plan, played: Played, passed: dict[str, Passed]) -> Figures:
         inside = recorded(self.engine.starts, plan.name, costs(plan))
-        return figures(plan, played, {**passed, "engine": passed_over(inside, SHARES["batch"])})
+        found = figures(plan, played, {**passed, "engine": passed_over(inside, SHARES["batch"])})
+        self.progress(f"  {brief(found)}")
+        return found
 
 
 def run(options: argparse.Namespace, progress: Callable[[str], None]) -> Found:
@@ -97,7 +99,7 @@ def run(options: argparse.Namespace, progress: Callable[[str], None]) -> Found:
             bench.flood()
         for letter, pairs in found.items():
             runs[f"{letter} {name}"] = {"flood_per_s": bench.flood_per_s, "pairs": pairs}
-            pages.append(page(parts[letter], name, pairs, bench.flood_per_s))
+            pages.append(page(letter, name, pairs, bench.flood_per_s))
             wrong += sum(arm["wrong"] for pair in pairs for arm in pair.values())
     return Found(runs, "\n".join(pages), wrong)
 
@@ -122,16 +124,22 @@ def with_room(bench: Bench, number: int) -> Pair:
 
 def wanted(options: argparse.Namespace, name: str) -> dict[str, Part]:
     """The parts that a mode takes part in."""
-    modes: dict[str, tuple[Part, list[str]]] = {"a": (without_room, options.modes), "b": (with_room, ["gateway"])}
-    return {letter: part for letter, (part, names) in modes.items() if letter in options.only and name in names}
+    modes = {"a": options.modes, "b": ["gateway"]}
+    return {letter: part for letter, (part, _) in KINDS.items() if letter in options.only and name in modes[letter]}
 
 
-def page(part: Part, name: str, pairs: list[Pair], flood_per_s: list[float]) -> str:
+def page(letter: str, name: str, pairs: list[Pair], flood_per_s: list[float]) -> str:
     """The figures of a part, once each run has its part of the flood's tokens."""
+    part, over = KINDS[letter]
     for pair in pairs:
         for arm in pair.values():
             arm["of_flood"] = arm["output_per_s"] / mean(flood_per_s)
-    first, second = pairs[0]
     flood = " and ".join(f"{value:.0f}" for value in flood_per_s)
     head = f"{part.__doc__}\n{name}, {len(pairs)} pairs; the flood straight to vLLM: {flood} output tokens/s before and after"
-    return f"\n{head}\n{table(first, second, pairs, ('ttft_p50_s', 'ttft_p95_s', 'ttft_p99_s'))}"
+    return f"\n{head}\n{table(pairs, over, ('ttft_p50_s', 'ttft_p95_s', 'ttft_p99_s'))}"
+
+
+KINDS: Final[dict[str, tuple[Part, tuple[str, str]]]] = {
+    "a": (without_room, ("direct", "fairlane")),
+    "b": (with_room, ("fairlane", "alone")),
+}

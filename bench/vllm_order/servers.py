@@ -24,6 +24,10 @@ class NotStartedError(Exception):
     """A server ended or did not answer in time; the text is the end of what it said."""
 
 
+class GoneError(Exception):
+    """A server has ended while it was measured."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """A running vLLM."""
@@ -55,8 +59,15 @@ def page(port: int, path: str) -> str:
 
 
 def series(port: int, name: str) -> float:
-    """A series of a page of metrics, summed over its labels."""
-    return sum(float(line.rpartition(" ")[2]) for line in page(port, "/metrics").splitlines() if line.startswith((f"{name}{{", f"{name} ")))
+    """A series of a page of metrics, summed over its labels.
+
+    Raises:
+        GoneError: if there is no such page any more.
+    """
+    lines = page(port, "/metrics").splitlines()
+    if not lines:
+        raise GoneError(f"nothing serves metrics at port {port} any more")
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
 
 
 @contextmanager
