@@ -38,7 +38,7 @@ ablation: $(VENV)/.dev $(VENV)/.product  ## what each part of the scheduler is w
 vllm-compare:  ## the simulator's engine beside vLLM's scheduler; installs vLLM into a folder of its own
 	VLLM_VENV=$(VLLM_VENV) PYTHON=$(PYTHON) sh bench/vllm_scheduler/run.sh $(ARGS)
 
-vllm-order: $(VENV)/.dev $(VENV)/.product  ## what the gateway does in front of a real vLLM; an hour and a half
+vllm-order: $(VENV)/.dev $(VENV)/.product  ## what the gateway does in front of a real vLLM; an hour and a quarter
 	PYTHON=$(PYTHON) sh scripts/vllm.sh $(VLLM_VENV)
 	$(BIN)/python -m bench.vllm_order --vllm $(VLLM_VENV)/bin/python $(ARGS)
 

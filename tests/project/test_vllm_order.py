@@ -3,12 +3,14 @@
 import asyncio
 import json
 import math
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from bench import engine
-from bench.vllm_order.calls import Ask, ask, prompt, usage
+from bench.vllm_order import auto, order
+from bench.vllm_order.calls import Answer, Ask, ask, prompt, usage
 from bench.vllm_order.figures import figures, quantile
 from bench.vllm_order.load import BATCH, REALTIME, Plan, Played
 from bench.vllm_order.modes import CLASSES, MODES, SHARES, settings
@@ -140,3 +142,45 @@ def test_an_answer_that_never_came_is_late_and_wrong() -> None:
 
     found = figures(Plan("a", 10, 1), asyncio.run(refused()), {})
     assert (found["ttft_p50_s"], found["wrong"]) == (math.inf, 1)
+
+
+def test_what_was_computed_for_nobody_is_wasted() -> None:
+    """Tokens of the engine that are in no answer, prompts included, as a part of all of its tokens."""
+    answer = Answer(Ask("a-b0-0", BATCH, 64, 136), status=200, usage={"prompt_tokens": 64, "completion_tokens": 136, "total_tokens": 200})
+    assert Played(answers=[answer, answer], all_tokens=500).wasted == pytest.approx(0.2)
+    assert Played(answers=[answer], all_tokens=200).wasted == 0
+
+
+def test_the_page_of_pairs_tells_each_ratio_one_way_round() -> None:
+    """Slower through the gateway is below 1 in part a, and above 1 in part b."""
+
+    def run(ttft_s: float) -> dict[str, float]:
+        return {"realtime": 1, **dict.fromkeys(("ttft_p50_s", "ttft_p95_s", "ttft_p99_s"), ttft_s), "output_per_s": 900.0, "wrong": 0}
+
+    def row(page: str, title: str) -> str:
+        return next(line for line in page.splitlines() if title in line)
+
+    a = order.page("a", "stamp", [{"direct": run(1.0), "fairlane": run(4.0)}], [900.0, 1100.0])
+    assert row(a, "TTFT p99").split()[-2:] == ["0.25", "(0.25-0.25)"]
+    assert row(a, "of the flood").split()[-2:] == ["0.9", "(0.9-0.9)"]
+    b = order.page("b", "gateway", [{"alone": run(1.0), "fairlane": run(4.0)}], [900.0])
+    assert row(b, "TTFT p99").split()[-2:] == ["4", "(4-4)"]
+
+
+def test_the_page_of_slots_compares_with_the_best_fixed_number() -> None:
+    """By medians: a single lucky round makes no number the best."""
+
+    def runs(*goodput: float) -> list[dict[str, float]]:
+        return [dict.fromkeys(auto.TITLES, 0.0) | {"goodput_per_s": one} for one in goodput]
+
+    options = Namespace(blocks=60, rounds=3, ttft=10.0, tpot=0.02)
+    page = auto.page(options, {"auto": runs(90, 80, 100), "4": runs(100, 101, 99), "8": runs(10, 20, 500)})
+    assert page.endswith("auto has 0.90 of the goodput of 4 slots, the best fixed number")
+
+
+def test_every_run_asks_for_the_same_mixture() -> None:
+    """Prompts and chances of an end are the seed's; about seven in ten answers are short."""
+    mixture = [auto.mixed("a-b0-0", seed) for seed in range(300)]
+    assert mixture == [auto.mixed("a-b0-0", seed) for seed in range(300)]
+    assert 180 < sum(one.stops == 5 for one in mixture) < 240
+    assert {one.stops for one in mixture} == {1, 5}
