@@ -17,7 +17,7 @@ class Ask:
     """A completion of exactly `tokens` tokens, or of at most so many where `stops` names tokens that end it."""
 
     name: str  # travels as X-Request-Id, so that gateway and engine tell of the same request
-    cls: str
+    cls: str  # and the key of the tenant that has it
     prompt: int  # tokens
     tokens: int
     streamed: bool = False
@@ -35,7 +35,7 @@ class Ask:
             "content-type: application/json",
             f"content-length: {len(data)}",
             f"x-request-id: {self.name}",
-            f"x-fairlane-class: {self.cls}",
+            f"authorization: Bearer {self.cls}",
         )
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from hashlib import sha256
 
 from bench.vllm_order.calls import MODEL
 
@@ -34,14 +35,17 @@ MODES = {
 
 
 def settings(mode: Mode, engine: int, slots: int | None, batch: dict[str, object] | None = None) -> dict[str, object]:
-    """The gateway's, without its addresses: the default classes for anybody, `batch` as its class has it besides."""
+    """The gateway's, without its addresses: the default classes, and `batch` for that class besides.
+
+    Each class has a tenant, so that the lengths of its answers are foretold from its own.
+    """
     told: dict[str, object] = {"name": "vllm", "kind": "vllm", "url": f"http://127.0.0.1:{engine}", **dict(mode.said)}
     told |= {} if slots is None else {"slots": slots}
     classes = [{**one, **(batch or {})} if one["name"] == "batch" else one for one in CLASSES]
     return {
         "pools": [{"name": "main", "models": [MODEL], "engines": [told]}],
         "classes": classes,
-        "anonymous": {"class": "batch", "best_class": "realtime"},
+        "tenants": [{"name": name, "class": name, "key_hashes": [f"sha256:{sha256(name.encode()).hexdigest()}"]} for name in SHARES],
     }
 
 

@@ -63,6 +63,7 @@ def test_the_gateway_takes_the_settings(name: str) -> None:
     read = parse(json.dumps(told), "bench")
     assert [(one.kind, one.slots) for one in read.pools[0].engines] == [("vllm", 16)]
     assert read.classes[-1].max_running == 6
+    assert {one.name: one.class_name for one in read.tenants} == {name: name for name in SHARES}
     assert read.pools[0].engines[0].scheduler_plugin == (name == "plugin")
 
 
