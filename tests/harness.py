@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ import yaml
 
 from tests.caller import CHAT, Answer, Call, request_bytes
 from tests.meters import Meters, until
+from tests.ports import own_port
 from tests.stub import Stub
 
 FAIRLANE = str(Path(sys.executable).with_name("fairlane"))
@@ -69,7 +69,7 @@ class Gateway(Meters):
     def __init__(self, configuration: Json, folder: Path, *, ready: bool = True) -> None:
         self._file = folder / "fairlane.yaml"
         self._errors = folder / "stderr.txt"
-        self.port, admin_port = _free_ports()
+        self.port, admin_port = own_port(), own_port()
         super().__init__(admin_port)
         server = configuration["server"]
         assert isinstance(server, Mapping)
@@ -154,8 +154,3 @@ class Gateway(Meters):
 
 
 Start = Callable[..., Gateway]
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        return int(one.getsockname()[1]), int(two.getsockname()[1])

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from fairlane.engines.address import place
+from tests.ports import own_port
 from tests.stub.plan import Plan
 from tests.stub.seen import Seen
 from tests.stub.wire import Wire
@@ -43,7 +44,7 @@ class Stub:
         self._server: asyncio.Server | None = None
         self._thread = threading.Thread(target=self.loop.run_forever, name="stub", daemon=True)
         self.host = host
-        self.port = port
+        self.port = port or own_port()
         self.loop.set_exception_handler(lambda _, context: self.faults.append(repr(context)))
 
     def __enter__(self) -> Self:
@@ -145,9 +146,7 @@ class Stub:
         self._server = await self.loop.create_server(lambda: Wire(self), sock=listener, backlog=1024)
 
     async def _refuse(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        self._server = None
+        await self._stop_listening()
         for wire in [wire for wire in self._wires if not wire.busy]:
             wire.close()
 
@@ -155,11 +154,19 @@ class Stub:
         for wire in [wire for wire in self._wires if wire.busy]:
             wire.reset()
 
+    async def _stop_listening(self) -> None:
+        """Close the server once whatever it has just accepted has its wire: asyncio loses a connection whose server is closed by then."""
+        assert self._server is not None
+        for listening in self._server.sockets:
+            self.loop.remove_reader(listening.fileno())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self._server.close()
+        self._server = None
+
     async def _stop(self) -> None:
         if self._server is not None:
-            self._server.close()
-        for _ in range(3):  # until what was just accepted has its wire: nobody else would close its socket
-            await asyncio.sleep(0)
+            await self._stop_listening()
         for wire in list(self._wires):
             wire.reset()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}

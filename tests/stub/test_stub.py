@@ -1,5 +1,7 @@
 """The stub is what the field cases lean on, so each thing that it promises is checked without a gateway."""
 
+import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Iterator
@@ -188,3 +190,19 @@ def test_a_second_request_before_the_first_answer_is_a_fault(stub: Stub) -> None
     pipelined.send(b"POST /v1/completions HTTP/1.1\r\n")
     until(lambda: len(stub.faults) > 0, "the fault is noted")
     pipelined.close()
+
+
+@pytest.mark.parametrize("rounds", range(5))
+def test_a_connection_that_comes_while_it_stops_listening_is_closed(stub: Stub, rounds: int) -> None:
+    """However far the connection has come, its client sees the end of it, and no socket is left open."""
+
+    async def stop_after(client: socket.socket) -> None:
+        client.connect((stub.host, stub.port))
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        await stub._refuse()
+
+    with socket.socket() as client, contextlib.suppress(ConnectionResetError):
+        client.settimeout(5)
+        stub._run(stop_after(client))
+        assert client.recv(1) == b""
