@@ -23,4 +23,4 @@ def test_an_engine_that_lets_requests_wait_gets_fewer(stub: Stub, start: Start) 
     stub.plan = Plan()
     stub.release_all()
     assert [answer.status for answer in finish(calls)] == [200] * 20
-    assert '"why":"waiting"' in gateway.stderr()
+    until(lambda: '"why":"waiting"' in gateway.stderr(), "the log says why")

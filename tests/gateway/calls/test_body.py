@@ -113,7 +113,10 @@ def test_wrong_members_are_refused_by_name(route: Route, name: str, value: str) 
     assert f"'{name}'" in str(error)
 
 
-@pytest.mark.parametrize(("route", "name"), [(CHAT, "model"), (CHAT, "messages"), (COMPLETIONS, "prompt"), (EMBEDDINGS, "input")], ids=str)
+MEMBERS = [(CHAT, "model"), (CHAT, "messages"), (COMPLETIONS, "prompt"), (EMBEDDINGS, "input")]
+
+
+@pytest.mark.parametrize(("route", "name"), MEMBERS, ids=[f"{route.path[4:]}-{name}" for route, name in MEMBERS])
 def test_missing_members_are_refused_by_name(route: Route, name: str) -> None:
     """A member that every request of the route needs is missed by its name."""
     members = orjson.loads(with_member(route, "model", '"m"'))
