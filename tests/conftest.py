@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # for the hundreds of programs that tests start: Python compiles the source once
+
 if os.environ.get("FAIRLANE_INSTALLED") != "1":
     SOURCE = str(Path(__file__).parents[1] / "src")
     sys.path.insert(0, SOURCE)
