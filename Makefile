@@ -1,8 +1,10 @@
 PYTHON ?= python3
 ARGS ?=
+PROCESSES ?= 2
 VENV := .venv
 VLLM_VENV ?= .venv-vllm
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/pytest -n $(PROCESSES) --dist worksteal
 
 SOURCE := $(shell find src -name '*.py') pyproject.toml hatch_build.py scripts/product.sh
 
@@ -12,10 +14,10 @@ serve: $(VENV)/.product  ## run the gateway on the embedded model
 	$(BIN)/fairlane serve $(ARGS)
 
 test: $(VENV)/.dev  ## all tests, on the source
-	$(BIN)/pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-compiled: $(VENV)/.dev $(VENV)/.product  ## all tests again, on the product as it is installed
-	FAIRLANE_INSTALLED=1 $(BIN)/pytest -m 'not source' $(ARGS)
+	FAIRLANE_INSTALLED=1 $(PYTEST) -m 'not source' $(ARGS)
 
 test-vllm:  ## the tests of the vLLM plugin; installs vLLM into a folder of its own
 	VLLM_VENV=$(VLLM_VENV) PYTHON=$(PYTHON) sh scripts/test_vllm.sh $(ARGS)
