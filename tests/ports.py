@@ -7,6 +7,7 @@ has a block of them for itself for as long as it lives.
 
 import contextlib
 import itertools
+import os
 import socket
 from collections.abc import Iterator
 from functools import cache
@@ -25,7 +26,9 @@ def own_port() -> int:
 
 @cache
 def _own_ports() -> Iterator[int]:
-    for first in range(FIRST, LAST, BLOCK):
+    blocks = range(FIRST, LAST, BLOCK)
+    start = os.getpid() % len(blocks)  # seldom where a run was killed a moment ago: what it has left behind may still ask those ports
+    for first in (*blocks[start:], *blocks[:start]):
         with contextlib.suppress(OSError):
             socket.create_server(("127.0.0.1", first)).detach()  # it listens until the process ends, and so keeps the block
             return itertools.cycle(range(first + 1, first + BLOCK))
