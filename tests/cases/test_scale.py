@@ -19,14 +19,15 @@ SHARES = {"p0": 0.30, "p1": 0.15, "p2": 0.10, "p3": 0.10}
 def test_streams_and_waiting_requests_in_hundreds(stub: Stub, start: Start) -> None:
     """200 streams run and 1,000 requests wait: all are answered, and one that waits takes under 16 KiB beside its body."""
     gateway = start(settings([engine(stub, STREAMS)]))
-    stub.plan = lambda seen: Plan(texts=("word ",) * 40, interval_s=0.1) if seen.json()["stream"] else Plan()
+    stub.plan = lambda seen: Plan(texts=("word ",) * 40, interval_s=0.1, held=True) if seen.json()["stream"] else Plan()
     streams = [gateway.open(chat(f"stream {number}", stream=True)) for number in range(STREAMS)]
-    until(lambda: len(stub.running) == STREAMS, "all streams run")
+    until(lambda: len(stub.running) == STREAMS, "all streams run", 30)
     before = gateway.resident_bytes()
     waiting = [gateway.open(chat(TEXT, stream=False)) for _ in range(WAITING)]
-    gateway.wait_for(waiting=WAITING, running=STREAMS)
+    gateway.wait_for(waiting=WAITING, running=STREAMS, timeout_s=30)
     grown = (gateway.resident_bytes() - before) / WAITING
     assert len(stub.requests) == STREAMS
+    stub.release_all()
     answers = finish([*streams, *waiting], 60)
     assert {answer.status for answer in answers} == {200}
     assert all(answer.whole for answer in answers)
