@@ -36,7 +36,14 @@ class Load:
             for rank, (name, share) in enumerate(shares.items())
         )
         spec = PoolSpec("p", classes, (ENGINE,))
-        self.scheduler = Scheduler([spec], lambda p: plugins.policy(p.policy, p.classes), plugins.engine_limit, 0.0, max_queued=10**7)
+        self.scheduler = Scheduler(
+            [spec],
+            lambda p: plugins.policy(p.policy, p.classes),
+            plugins.engine_limit,
+            0.0,
+            make_placement=plugins.placement,
+            max_queued=10**7,
+        )
         self.scheduler.engine_report("p", "e", up=True)
         self.now = 0.0
         self.running: list[Request] = []

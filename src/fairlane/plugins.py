@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from fairlane.core.protocols import Limit, Policy
+from fairlane.core.protocols import Limit, Placement, Policy
 from fairlane.core.values import Engine, PriorityClass
 from fairlane.errors import SettingsError
 
@@ -40,6 +40,9 @@ POLICIES = {
 ENGINE_LIMITS = {
     "nested": "fairlane.policies.limits.nested:NestedLimit",
 }
+PLACEMENTS = {
+    "soonest": "fairlane.policies.placement.soonest:Soonest",
+}
 
 
 def engine_adapter(kind: str) -> Adapter:
@@ -55,6 +58,11 @@ def policy(name: str, classes: Sequence[PriorityClass]) -> Policy:
 def engine_limit(engine: Engine) -> Limit:
     """Return the limit of an engine."""
     return cast("Limit", _load(ENGINE_LIMITS, "nested", "limit")(engine))
+
+
+def placement() -> Placement:
+    """Return what chooses the engines of a pool's requests."""
+    return cast("Placement", _load(PLACEMENTS, "soonest", "placement")())
 
 
 def _load(table: dict[str, str], name: str, what: str) -> Any:  # noqa: ANN401 - each caller knows its table's type

@@ -17,7 +17,7 @@ from fairlane.core.tenants import TenantState
 from fairlane.core.values import BucketRate, Engine, Outcome, PriorityClass, Tenant, Usage
 from fairlane.errors import Reason
 from fairlane.plugins import POLICIES
-from tests.core.world import make, request
+from tests.core.world import make, placement, request
 
 CLASSES = (
     PriorityClass("high", 0, 3000, max_queued=1, max_wait_s=5.0, ttft_slo_s=2.0),
@@ -56,7 +56,7 @@ def told(decision: Decision) -> tuple[Any, ...]:
 def books(scheduler: Scheduler) -> list[Any]:
     """Everything that a later decision may depend on."""
     pool = scheduler.pools["main"]
-    found: list[Any] = [scheduler.queued, scheduler.wake_at(), vars(pool.ttft), pool.rate.per_s(1e6), pool.rate.busy_s(1e6)]
+    found: list[Any] = [scheduler.queued, scheduler.wake_at(), vars(placement(scheduler).ttft), pool.rate.per_s(1e6), pool.rate.busy_s(1e6)]
     for q in pool.queues:
         found += [q.queued, q.cost, q.running, q.served_cost, q.cost_max, q.waiting_weight, q.entered, q.turns.clock.v]
         found += [(name, f.tag, f.edge, f.cost, f.running, bool(f.stamp), [*f.waiting]) for name, f in sorted(q.flows.items())]
@@ -83,7 +83,7 @@ class AtOnceMachine(RuleBasedStateMachine):
         self.both[1].pools["main"].__class__ = Waits
         for scheduler in self.both:
             for tokens in range(100, 1100, 100):  # on the border of what the urgent class is promised
-                scheduler.pools["main"].ttft.observe(tokens, tokens / 250)
+                placement(scheduler).ttft.observe(tokens, tokens / 250)
         self.waiting: dict[int, tuple[Request, ...]] = {}
         self.running: dict[int, tuple[Request, ...]] = {}
         self.produced: dict[int, int] = {}

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from fairlane.core.rate import SAMPLES_MIN, FirstTokenTime
 from fairlane.core.values import Engine, PriorityClass, Tenant
 from fairlane.errors import Reason
-from tests.core.world import Size, World, make
+from fairlane.policies.placement.ttft import SAMPLES_MIN, FirstTokenTime
+from tests.core.world import Size, World, make, placement
 
 
 def test_nothing_is_said_before_enough_was_seen() -> None:
@@ -65,7 +65,7 @@ def test_prompts_ahead_are_bounded_by_half_the_most_urgent_objective(engine: int
     world = World(make((Engine("e", 4, prefill_tokens=engine),), classes), 1)
     pool = world.scheduler.pools["main"]
     for tokens in range(100, 4100, 100):
-        pool.ttft.observe(tokens, 0.03 + 1e-4 * tokens)
+        placement(world.scheduler).ttft.observe(tokens, 0.03 + 1e-4 * tokens)
     r = world.submit(Tenant("t"), 1, Size(1000, 50, 50))
     world.scheduler.progress(r, 1, 0.13)
     limit = pool.places.engines["e"].limit
@@ -77,9 +77,8 @@ def test_a_head_that_would_be_late_is_shed_before_it_starts() -> None:
     classes = (PriorityClass("fast", 0, max_wait_s=100.0, ttft_slo_s=3.0),)
     world = World(make((Engine("e", 1),), classes), 1)
     tenant = Tenant("t")
-    pool = world.scheduler.pools["main"]
     for _ in range(SAMPLES_MIN):
-        pool.ttft.observe(100, 2.0)
+        placement(world.scheduler).ttft.observe(100, 2.0)
     first = world.submit(tenant, 0, Size(100, 25, 25))
     world.submit(tenant, 0, Size(100, 25, 25))
     world.now = 0.9
@@ -96,9 +95,8 @@ def test_what_is_prefilled_already_is_not_waited_for() -> None:
     """A long prompt ahead that its engine began with a while ago delays a newcomer by what is left of it, not by all of it."""
     classes = (PriorityClass("fast", 0, max_wait_s=100.0, ttft_slo_s=3.0), PriorityClass("slow", 1, max_wait_s=100.0))
     world = World(make((Engine("e", 9),), classes), 1)
-    pool = world.scheduler.pools["main"]
     for tokens in range(100, 100 * (SAMPLES_MIN + 1), 100):
-        pool.ttft.observe(tokens, tokens / 1000)
+        placement(world.scheduler).ttft.observe(tokens, tokens / 1000)
     world.submit(Tenant("long"), 1, Size(4000, 1, 1))  # prefilled after 4 s
     world.now = 1.0
     world.submit(Tenant("t"), 0, Size(500, 1, 1))  # 3.5 s more

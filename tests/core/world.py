@@ -12,6 +12,7 @@ from fairlane import plugins
 from fairlane.core.request import Request, Shed, Start
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Engine, Outcome, PoolSpec, PriorityClass, Tenant, Usage
+from fairlane.policies.placement.soonest import Soonest
 
 FOUR = (
     PriorityClass("realtime", 0, 3000, max_queued=100_000, max_wait_s=1e6, short_first_s=1.0),
@@ -26,10 +27,24 @@ def make(
 ) -> Scheduler:
     """A scheduler with one pool `main` whose engines are up."""
     spec = PoolSpec("main", classes, engines, policy)
-    scheduler = Scheduler([spec], lambda p: plugins.policy(p.policy, p.classes), plugins.engine_limit, 0.0, max_queued=max_queued)
+    scheduler = Scheduler(
+        [spec],
+        lambda p: plugins.policy(p.policy, p.classes),
+        plugins.engine_limit,
+        0.0,
+        make_placement=plugins.placement,
+        max_queued=max_queued,
+    )
     for engine in engines:
         scheduler.engine_report("main", engine.name, up=True)
     return scheduler
+
+
+def placement(scheduler: Scheduler) -> Soonest:
+    """What chooses the engines of the pool `main`."""
+    found = scheduler.pools["main"].placement
+    assert isinstance(found, Soonest)
+    return found
 
 
 _ids = count(1)

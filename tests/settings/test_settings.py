@@ -19,6 +19,7 @@ pools:
     models: {a: b}
     slots: 3
     tpot_slo_s: 0.25
+    prefix_affinity: false
     fast_lane: {places: 2, kv: 0.1, max_input: 3, max_output: 4}
     engines:
       - {name: x, kind: embedded, model_file: m.gguf, slots: auto, kv_tokens: 9, prefill_tokens: 7, context: 8}

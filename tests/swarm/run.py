@@ -55,7 +55,12 @@ class Run:
         self.plan: Plan = drawn(self.random, self.lanes)
         self.now = 0.0
         self.scheduler = Scheduler(
-            self.plan.pools, lambda p: plugins.policy(p.policy, p.classes), plugins.engine_limit, 0.0, max_queued=self.plan.max_queued
+            self.plan.pools,
+            lambda p: plugins.policy(p.policy, p.classes),
+            plugins.engine_limit,
+            0.0,
+            make_placement=plugins.placement,
+            max_queued=self.plan.max_queued,
         )
         self.model = Model(self.plan)
         self.staff = Staff(seed, self.scheduler, self.model)

@@ -1,6 +1,6 @@
 """The engines of a pool: which of them takes a request, and the hold that lets large requests in.
 
-The engine is chosen at dispatch, not at arrival (late binding): the least loaded of those that the request fits.
+The engine is chosen at dispatch, not at arrival (late binding): the placement chooses among those that the request fits.
 
 A head that fits nowhere while smaller requests pass it would wait for ever. After a bounded cost has passed, its class
 *holds* the engine that is predicted to fit it first: until then only what will have ended by then starts there. One hold at a
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from fairlane.core.protocols import Limit
+from fairlane.core.protocols import Limit, Placement
 from fairlane.core.values import WAITING, Engine
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ class EngineState:
 class Places:
     """All engines of one pool."""
 
-    def __init__(self, engines: Iterable[Engine], make_limit: Callable[[Engine], Limit]) -> None:
+    def __init__(self, engines: Iterable[Engine], make_limit: Callable[[Engine], Limit], placement: Placement) -> None:
         self._make_limit = make_limit
+        self._placement = placement
         self.engines: dict[str, EngineState] = {}
         self.open: list[EngineState] = []
         self.slots = 0  # of all that are open
@@ -60,6 +61,8 @@ class Places:
         state = self.engines.get(engine)
         if state is None:
             return
+        if state.up and not up:
+            self._placement.forget(engine)
         state.up = up
         if spec is not None:
             state.spec = spec
@@ -72,12 +75,15 @@ class Places:
         return not [e for e in self.open if e.limit.running < e.limit.slots]
 
     def choose(self, request: Request) -> EngineState | None:
-        """The least loaded engine that the request fits and no hold keeps from it."""
+        """The best of the engines that the request fits and that no hold keeps from it."""
         fitting = [e for e in self.open if e.limit.fits(request) and (e.spec.context is None or self._suits(e, request))]
-        return fitting[0] if len(fitting) == 1 else min(fitting, key=_load, default=None)
+        if len(fitting) > 1:
+            return self._placement.choose(request, fitting)
+        return fitting[0] if fitting else None
 
-    def take(self, request: Request, engine: EngineState) -> None:
+    def take(self, request: Request, engine: EngineState, now: float) -> None:
         """The request runs there now; a hold of its class is fulfilled."""
+        self._placement.take(request, engine, now)
         request.engine = engine
         engine.limit.take(request)
         self.running += 1
@@ -94,7 +100,7 @@ class Places:
     def hold(self, request: Request) -> None:
         """Reserves the engine that is predicted to have room for the request first, in place of any other."""
         suiting = (e for e in self.open if self._suits(e, request))
-        engine = min(suiting, key=lambda e: (e.limit.fits_in(request), _load(e)), default=None)
+        engine = min(suiting, key=lambda e: (e.limit.fits_in(request), e.limit.load()), default=None)
         if engine is not None:
             self.release_hold()
             self.held, self.held_by = engine, request
@@ -128,7 +134,4 @@ class Places:
     def _drop_if_done(self, engine: EngineState) -> None:
         if engine.leaving and engine.limit.running == 0:
             self.engines.pop(engine.spec.name, None)
-
-
-def _load(engine: EngineState) -> float:
-    return engine.limit.load()
+            self._placement.forget(engine.spec.name)

@@ -12,8 +12,8 @@ from math import inf
 from fairlane.core import bounds
 from fairlane.core.flows import ClassQueue, Clock, Flow, Waiting
 from fairlane.core.places import EngineState, Places
-from fairlane.core.protocols import Limit, Policy
-from fairlane.core.rate import FirstTokenTime, ServiceRate
+from fairlane.core.protocols import Limit, Placement, Policy
+from fairlane.core.rate import ServiceRate
 from fairlane.core.request import Decision, Request, Shed, Start
 from fairlane.core.tenants import TenantState
 from fairlane.core.values import ENDED, WAITING, Engine, Outcome, PoolSpec
@@ -26,14 +26,14 @@ PREFILL_PART = 0.5  # of the most urgent objective may be spent on prompts that 
 class PoolScheduler:
     """Waiting and running requests of one pool."""
 
-    def __init__(self, spec: PoolSpec, policy: Policy, make_limit: Callable[[Engine], Limit], now: float) -> None:
+    def __init__(self, spec: PoolSpec, policy: Policy, make_limit: Callable[[Engine], Limit], placement: Placement, now: float) -> None:
         self.name, self.holds = spec.name, spec.holds
         self.order = policy.classes
         clocks = [Clock()] * len(spec.classes) if policy.tenants.shared_clock else [Clock() for _ in spec.classes]
         self.queues = [ClassQueue(c, policy.tenants, clock, now) for c, clock in zip(spec.classes, clocks, strict=True)]
-        self.places = Places(spec.engines, make_limit)
+        self.placement = placement
+        self.places = Places(spec.engines, make_limit, placement)
         self.rate = ServiceRate(now)
-        self.ttft = FirstTokenTime()
         self.queued = 0
         self.pending = False  # something was left waiting that might have started
         self.deadlines = Waiting()
@@ -49,7 +49,7 @@ class PoolScheduler:
         engine = places.choose(request) if bounds.unserved(request, places) is None else None
         if engine is None or self.order.keeps(request.rank):
             return False
-        if request.deadline <= now or self._is_late(request, now):
+        if request.deadline <= now or self.placement.is_late(request, places.open, now):
             self.add(request, tenant)
             return True
         if not queue.entered:
@@ -156,11 +156,10 @@ class PoolScheduler:
         request.engine.limit.progress(request, produced)
         if request.first_token_at is None:
             request.first_token_at = now
-            self.ttft.observe(request.prefill_ahead, now - request.prefills_since)
-            request.engine.prefills_since = now
+            self.placement.first_token(request, now)
             slo_s = next((q.spec.ttft_slo_s for q in self.queues if q.spec.ttft_slo_s is not None), None)
             if slo_s is not None and request.engine.spec.prefill_tokens is None:
-                request.engine.limit.prefill_tokens = self.ttft.tokens(PREFILL_PART * slo_s)
+                request.engine.limit.prefill_tokens = self.placement.prefills(request.engine, PREFILL_PART * slo_s)
         if extra_cost:
             self.order.correct(request, extra_cost)
             self.queues[request.rank].recharge(request, extra_cost)
@@ -186,7 +185,7 @@ class PoolScheduler:
         promoted: list[int] = []
         for queue in self.queues:
             head, spec = queue.head(), queue.spec
-            while head is not None and self._is_late(head, now):
+            while head is not None and self.placement.is_late(head, self.places.open, now):
                 out.append(self.evict(head, Reason.DEADLINE_MISSED, now))
                 head = queue.head()
             if head is not None:
@@ -200,19 +199,6 @@ class PoolScheduler:
         if promoted:
             heads.sort(key=lambda r: (r.rank - (r.rank in promoted), r.arrived_at))
         return heads
-
-    def _is_late(self, request: Request, now: float) -> bool:
-        """Whether its first token would come too late if it started now, so that no engine should work for it."""
-        due = request.due
-        if due is None:
-            return False
-        engines = self.places.open
-        engine = engines[0] if len(engines) == 1 else min(engines, key=lambda e: e.limit.prefilling, default=None)
-        if engine is not None and engine.limit.prefilling:
-            ahead_s = self.ttft.seconds(engine.limit.prefilling + request.prompt_tokens)
-            if engine.prefills_since + ahead_s > due:
-                return True
-        return now + self.ttft.seconds(request.prompt_tokens) > due
 
     def _start_first(self, heads: list[Request], now: float) -> Start | None:
         if self.places.full:
@@ -243,11 +229,7 @@ class PoolScheduler:
                 yield request
 
     def _run(self, request: Request, engine: EngineState, now: float) -> Start:
-        if not engine.limit.prefilling:
-            engine.prefills_since = now
-        request.prefills_since = engine.prefills_since
-        request.prefill_ahead = engine.limit.prefilling + request.prompt_tokens
-        self.places.take(request, engine)
+        self.places.take(request, engine, now)
         request.flow.tenant.enter()
         request.in_tenant = True
         request.busy_at_start = self.rate.busy_s(now)

@@ -1,8 +1,8 @@
-"""What can be replaced: the order between classes, the order inside a class, and the limit on what one engine runs."""
+"""What can be replaced: the order between classes and inside a class, what one engine may run, and which engine runs what."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,6 +10,7 @@ from fairlane.core.values import Engine, PriorityClass
 
 if TYPE_CHECKING:
     from fairlane.core.flows import Flow
+    from fairlane.core.places import EngineState
     from fairlane.core.request import Request
 
 
@@ -102,3 +103,31 @@ class Limit(Protocol):
 
     def reconfigure(self, engine: Engine) -> None:
         """Takes new numbers; running requests stay counted."""
+
+
+class Placement(Protocol):
+    """Chooses the engines of one pool's requests, by what it has learned of when first tokens come."""
+
+    def choose(self, request: Request, engines: Sequence[EngineState]) -> EngineState:
+        """One of these, which are several and have room for the request."""
+
+    def is_late(self, request: Request, engines: Sequence[EngineState], now: float) -> bool:
+        """Whether its first token would be too late on each of these, the open ones, so that none should work for it."""
+
+    def take(self, request: Request, engine: EngineState, now: float) -> None:
+        """The request starts there now; the engine's limit does not count it yet."""
+
+    def first_token(self, request: Request, now: float) -> None:
+        """The first token of a request that runs came now."""
+
+    def prefills(self, engine: EngineState, seconds: float) -> int | None:
+        """How many prompt tokens the engine prefills in that time; None as long as too little is known."""
+
+    def told(self, request: Request, cached_tokens: int) -> None:
+        """A request's engine told how many tokens of the prompt it had in its cache; as many as `request.cached_tokens` were expected."""
+
+    def shown(self, engine: str) -> Mapping[str, float]:
+        """What was learned of the engine, for people."""
+
+    def forget(self, engine: str) -> None:
+        """The engine went out, and its caches with it."""

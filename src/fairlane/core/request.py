@@ -9,6 +9,15 @@ from fairlane.core.values import NEW, State, Tenant
 from fairlane.errors import Reason
 
 
+class Prefix(NamedTuple):
+    """Keys of what a prompt may share with others in a prefix cache; 0: nothing."""
+
+    whole: int  # this very prompt
+    before: int = 0  # the prompt of the turn before in its conversation
+    template: int = 0
+    template_tokens: int = 0
+
+
 @dataclass(eq=False)
 class Request:
     """One request from its arrival to its end. The first block is given, the rest belongs to the scheduler."""
@@ -27,12 +36,14 @@ class Request:
     upper_tokens: int = 0  # output that is rarely exceeded: what KV is reserved for; `submit` raises it to the mean
     short: bool = False  # may use the fast lane; its engine's limit clears it when the request outgrows that
     streams: bool = True  # its progress is seen, from the first token on
+    prefix: Prefix | None = None  # None: its engine is chosen without regard to prefix caches
 
     state: State = NEW
     charged_beyond: int = 0  # output tokens beyond the prediction that were charged as they came
     bypassed: int = 0  # cost of what started while this head did not fit
     due: float | None = None  # latest first token
     first_token_at: float | None = None
+    cached_tokens: int = 0  # of its prompt, expected in the prefix cache of its engine
     in_tenant: bool = False  # counted in its tenant's running requests
 
     cost: int = field(init=False, repr=False)  # charged at dispatch, corrected by `settle`
@@ -43,7 +54,7 @@ class Request:
     started_at: float = field(init=False, repr=False)
     busy_at_start: float = field(init=False, repr=False)  # readings of the pool's and the class's busy clocks
     class_busy_at_start: float = field(init=False, repr=False)
-    prefill_ahead: int = field(init=False, repr=False)  # prompt tokens until its first token, its own included
+    prefill_ahead: int = field(init=False, repr=False)  # prompt tokens to be prefilled until its first token, its own included
     prefills_since: float = field(init=False, repr=False)  # when its engine began with the first of them
     owed: bool = field(init=False, repr=False)  # whether its class was behind its guarantee when it started
     moment: int = field(init=False, repr=False)  # when it started, in the policy's count

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from fairlane.core.pool import PoolScheduler
-from fairlane.core.protocols import Limit, Policy
+from fairlane.core.protocols import Limit, Placement, Policy
 from fairlane.core.request import Decision, Request, Shed
 from fairlane.core.tenants import TenantState
 from fairlane.core.values import ENDED, RUNNING, CostWeights, Engine, Outcome, PoolSpec, PriorityClass, Usage
@@ -28,10 +28,11 @@ class Scheduler:
         make_limit: Callable[[Engine], Limit],
         now: float,
         *,
+        make_placement: Callable[[], Placement],
         max_queued: int = 200_000,
         weights: CostWeights = CostWeights(),  # noqa: B008 - frozen
     ) -> None:
-        self.pools = {p.name: PoolScheduler(p, make_policy(p), make_limit, now) for p in pools}
+        self.pools = {p.name: PoolScheduler(p, make_policy(p), make_limit, make_placement(), now) for p in pools}
         self.tenants: dict[str, TenantState] = {}
         self.weights = weights
         self._max_queued = max_queued

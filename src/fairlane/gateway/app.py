@@ -57,6 +57,7 @@ class Gateway:
             lambda spec: plugins.policy(spec.policy, spec.classes),
             plugins.engine_limit,
             time.monotonic(),
+            make_placement=plugins.placement,
             max_queued=settings.backlog.max_queued,
             weights=CostWeights(settings.scheduling.input_weight, settings.scheduling.output_weight),
         )

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
-from fairlane.core.request import Request
+from fairlane.core.request import Prefix, Request
 from fairlane.core.values import Usage
 from fairlane.errors import Reason, Refused
 from fairlane.gateway.admission import Admission
 from fairlane.gateway.answers import allowance, allowance_lines
+from fairlane.gateway.calls import prefix
 from fairlane.gateway.calls.body import CHAT, Call, Route, read
 from fairlane.gateway.identity import Caller, Identities
 from fairlane.gateway.knowledge import Turns
@@ -34,11 +35,15 @@ MODEL_NAME_MAX = 200  # characters of an unknown model's name that are logged
 
 @dataclass(frozen=True)
 class Model:
-    """A model as clients name it: its pool, the name that engines know, and what is short for the pool's fast lane, if it has one."""
+    """A model as clients name it: its pool, the name that engines know, and what is short for the pool's fast lane, if it has one.
+
+    `affinity`: whether its requests are sent to where their prompts may be cached.
+    """
 
     pool: str
     engine_name: str
     short: ShortRequests | None = None
+    affinity: bool = True
 
 
 def models(settings: Settings) -> dict[str, Model]:
@@ -47,7 +52,7 @@ def models(settings: Settings) -> dict[str, Model]:
     for pool in settings.pools:
         lane = pool.fast_lane
         short = ShortRequests(lane.max_input, lane.max_output) if lane else None
-        known |= {alias: Model(pool.name, name, short) for alias, name in pool.aliases.items()}
+        known |= {alias: Model(pool.name, name, short, pool.prefix_affinity) for alias, name in pool.aliases.items()}
     return known
 
 
@@ -135,6 +140,7 @@ class Proxy:
             and rank < self._last_rank
             and model.short.is_short(estimate.asked, estimate.prompt_tokens, call.cap, call.choices),
             streams=call.stream,
+            prefix=self._prefix(call, model, tenant.name, estimate.prompt_tokens),
         )
         run = Run(self, exchange, trail, entry=entry, call=call, model=model, estimate=estimate, request=request)
         exchange.worker = run
@@ -157,8 +163,19 @@ class Proxy:
             hints=shape.hints,
         )
 
-    def learn(self, request: Request, call: Call, estimate: Estimate, usage: Usage, now: float) -> None:
-        """Takes note of a finished answer, for requests like this one and for the next turn of its conversation."""
+    def _prefix(self, call: Call, model: Model, tenant: str, prompt_tokens: int) -> Prefix | None:
+        """What the prompt shares with others, where there are several engines to choose from."""
+        engines = self.admission.scheduler.pools[model.pool].places.engines
+        return prefix.of(call, tenant, prompt_tokens) if model.affinity and len(engines) > 1 else None
+
+    def learn(self, request: Request, call: Call, estimate: Estimate, usage: Usage, now: float, *, told: Mapping[str, object]) -> None:
+        """Takes note of a finished answer, for requests like this one and for the next turn of its conversation.
+
+        `told` is the usage as the engine wrote it.
+        """
+        self.metrics.cached(request.engine.spec.name, request.cached_tokens, usage.cached_tokens)
+        if request.cached_tokens and prefix.is_told(told):
+            self.admission.scheduler.pools[request.pool].placement.told(request, usage.cached_tokens)
         tenant, short = request.tenant.name, self._models[call.model].short
         if short is not None:
             short.learn(estimate.asked, usage.output_tokens)

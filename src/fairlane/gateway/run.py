@@ -322,7 +322,7 @@ class Run:
         if outcome is Outcome.COMPLETED and relay.usage is not None:
             if self._call.stream and relay.first_byte_at is not None and not relay.slowed:
                 link.counts.answered(usage.output_tokens, now - relay.first_byte_at, now)
-            proxy.learn(self.request, self._call, self._estimate, usage, now)
+            proxy.learn(self.request, self._call, self._estimate, usage, now, told=relay.usage)
         return now
 
     def _usage(self, link: EngineLink, relay: Relay, outcome: Outcome, now: float) -> Usage | None:

@@ -65,10 +65,11 @@ class View:
         }
 
     def engines(self) -> list[dict[str, Any]]:
-        """Every engine: its row of `sample`, whether it leaves for good, what is wrong with it and what it costs."""
+        """Every engine: its row of `sample`, whether it leaves for good, what is wrong with it, what it costs, what was learned of it."""
         return [
             asdict(self._engine(link))
             | {"kind": link.settings.kind, "leaving": link.leaving, "problem": link.problem, "price_per_hour": link.settings.price_per_hour}
+            | {"placement": self._gateway.scheduler.pools[link.pool].placement.shown(link.name)}
             for link in self._gateway.links.values()
         ]
 

@@ -195,6 +195,11 @@ class PoolSettings(Section):
         description="Time per output token to be kept, in seconds; engines whose slots are found are given fewer requests while more than "
         "one answer in 20 is slower. None by default: what an engine can do is not known beforehand.",
     )
+    prefix_affinity: bool = Field(
+        default=True,
+        description="Requests of one conversation or with one system prompt go to the engine that is likely to have the beginning of their "
+        "prompt in its prefix cache, unless it is busier than others ([how](engines.md#which-engine)); `false` ignores caches.",
+    )
     fast_lane: FastLaneSettings | None = Field(
         default=None, description="A lane for short requests; `{}` takes its defaults. Without it all requests share all slots."
     )

@@ -117,7 +117,7 @@ def make_scheduler(setup: Setup) -> Scheduler:
     if not setup.short_first:
         kinds = tuple(replace(one, short_first_s=0.0) for one in kinds)
     spec = PoolSpec(POOL, kinds, engines, setup.policy, setup.holds)
-    scheduler = Scheduler([spec], lambda pool: _policy(setup, pool.classes), plugins.engine_limit, 0.0)
+    scheduler = Scheduler([spec], lambda pool: _policy(setup, pool.classes), plugins.engine_limit, 0.0, make_placement=plugins.placement)
     for engine in engines:
         scheduler.engine_report(POOL, engine.name, up=True)
     return scheduler

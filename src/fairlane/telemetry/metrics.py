@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fairlane.telemetry.histogram import Histogram
 from fairlane.telemetry.table import (
     ANONYMOUS,
+    CACHED,
     DIRECTIONS,
     FAILURE_KINDS,
     LIMIT_MOVES,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 Series = Mapping[tuple[str, ...], float | Histogram]
 Counts = dict[str, dict[str, int]]
+_REQUESTS = "requests"
+_CACHED = (*CACHED, _REQUESTS)
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class Metrics:
         self._tenant_tokens = _zeros(self._tenants, DIRECTIONS)
         self._served = _zeros(pools, classes)
         self._refusals = _zeros(engines, REFUSAL_STATUSES)
+        self._cached = _zeros(engines, _CACHED)
         self._failures = _zeros(engines, FAILURE_KINDS)
         self._waits = {cls: Histogram() for cls in classes}
         self._ttfts = {cls: Histogram() for cls in classes}
@@ -134,11 +138,19 @@ class Metrics:
         """The pool has these engines now: those that are new begin with 0, those that are gone have no series any more."""
         before = {engine for of, engine in self._engines if of == pool}
         self._engines = [place for place in self._engines if place[0] != pool] + [(pool, engine) for engine in engines]
-        for counts, kinds in ((self._refusals, REFUSAL_STATUSES), (self._failures, FAILURE_KINDS)):
+        for counts, kinds in ((self._refusals, REFUSAL_STATUSES), (self._failures, FAILURE_KINDS), (self._cached, _CACHED)):
             for gone in before.difference(engines):
                 del counts[gone]
             for engine in engines:
                 counts.setdefault(engine, dict.fromkeys(kinds, 0))
+
+    def cached(self, engine: str, expected: int, told: int) -> None:
+        """An answered request had so many prompt tokens in the engine's prefix cache, as was expected and as it told."""
+        if expected or told:
+            counts = self._cached[engine]
+            counts["expected"] += expected
+            counts["told"] += told
+            counts[_REQUESTS] += expected > 0
 
     def engine_refused(self, engine: str, status: int) -> None:
         """An engine answered with an error status of its own."""
@@ -213,6 +225,8 @@ class Metrics:
             "served_cost_total": _flat(self._served),
             "engine_refusals_total": _flat(self._refusals),
             "engine_failures_total": _flat(self._failures),
+            "cached_requests_total": {(engine,): counts[_REQUESTS] for engine, counts in self._cached.items()},
+            "cached_tokens_total": {(engine, by): counts[by] for engine, counts in self._cached.items() for by in CACHED},
             "queue_wait_seconds": {(cls,): waits for cls, waits in self._waits.items()},
             "ttft_seconds": {(cls,): ttfts for cls, ttfts in self._ttfts.items()},
             "request_seconds": {(cls,): totals for cls, totals in self._totals.items()},

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from fairlane.telemetry.histogram import BOUNDS_S
 from fairlane.telemetry.table import (
     ANONYMOUS,
+    CACHED,
     DIRECTIONS,
     FAILURE_KINDS,
     LIMIT_MOVES,
@@ -41,6 +42,7 @@ Every series exists from the start with the value 0, and no client can add one. 
 | `direction` | {directions} |
 | `status` | {statuses} |
 | `kind` | {kinds} |
+| `by` | {cached} |
 | `move` | {moves}; see [engines](engines.md#how-many-requests-at-once) |
 
 Buckets of the histograms, in seconds: {bounds}.
@@ -83,6 +85,7 @@ def page() -> str:
         directions=_codes(DIRECTIONS),
         statuses=_codes(REFUSAL_STATUSES),
         kinds=_codes(FAILURE_KINDS),
+        cached=_codes(CACHED),
         moves=_codes(LIMIT_MOVES),
         bounds=", ".join(f"{bound:g}" for bound in BOUNDS_S),
     )

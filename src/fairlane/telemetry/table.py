@@ -24,6 +24,7 @@ REFUSAL_STATUSES: tuple[str, ...] = (
 FAILURE_KINDS: tuple[str, ...] = ("unreachable", "reset", "closed", "garbage", "timeout", "error_event", "exited", OTHER)
 LIMIT_MOVES: tuple[str, ...] = ("start", "demand", "preemption", "waiting", "tpot", "ttft", "refused", "no_gain", "stale")
 DIRECTIONS: tuple[str, ...] = ("in", "out")
+CACHED: tuple[str, ...] = ("expected", "told")
 
 
 class Kind(StrEnum):
@@ -83,6 +84,12 @@ TABLE: tuple[Metric, ...] = (
     _counter("engine_refusals_total", ("engine", "status"), "Answers of an engine with an error status of its own."),
     _counter("engine_failures_total", ("engine", "kind"), "Failures of an engine without an error status, by kind."),
     _counter("engine_preemptions_total", ("pool", "engine"), "Requests whose work the engine threw away for want of KV, as it told last."),
+    _counter(
+        "cached_requests_total", ("engine",), "Answered requests that were sent where a part of their prompt was expected in the cache."
+    ),
+    _counter(
+        "cached_tokens_total", ("engine", "by"), "Their prompt tokens in the prefix cache: expected by the gateway, told by the engine."
+    ),
     _counter("tenant_requests_total", ("tenant", "outcome"), "Requests of the tenant that ended, by how they ended."),
     _counter("tenant_tokens_total", ("tenant", "direction"), "Tokens of the tenant's served requests, prompt (in) and output (out)."),
     _histogram("queue_wait_seconds", "From arrival to the start on an engine, of requests that started."),

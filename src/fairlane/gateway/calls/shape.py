@@ -22,7 +22,7 @@ _FORMATS = frozenset({"json_object", "json_schema"})
 
 
 class Shape(NamedTuple):
-    """Template, this turn of its conversation, the turn before (0: none), and what only a trained model reads.
+    """Template, this turn of its conversation, the turn before (0: none), what only a trained model reads, length of the system prompt.
 
     The template is the same in every process, since what is learned of it outlives them; a turn is known to this one alone.
     """
@@ -31,6 +31,7 @@ class Shape(NamedTuple):
     turn: int = 0
     before: int = 0
     hints: tuple[float, ...] = ()
+    instructions: int = 0  # characters
 
 
 def of(path: str, fields: Fields, size: PromptSize, *, hinted: bool) -> Shape:
@@ -40,10 +41,12 @@ def of(path: str, fields: Fields, size: PromptSize, *, hinted: bool) -> Shape:
     if not isinstance(messages, list) or not messages:
         return Shape(_base(path, "", False), 0, 0, found)
     template = 0 if _DEFINING.isdisjoint(fields) else _base(path, _format(fields), _tools(fields) > 0)
+    instructions = ""
     if _role(messages[0]) in _INSTRUCTING:
-        template = zlib.crc32(_text(messages[0])[:PREFIX].encode("utf-8", "surrogatepass"), template)
+        instructions = _text(messages[0])
+        template = zlib.crc32(instructions[:PREFIX].encode("utf-8", "surrogatepass"), template)
     count = len(messages)
-    return Shape(template, _turn(messages, count), _before(messages, count) if count > 1 else 0, found)
+    return Shape(template, _turn(messages, count), _before(messages, count) if count > 1 else 0, found, len(instructions))
 
 
 @lru_cache(64)
@@ -80,11 +83,12 @@ def _text(message: object) -> str:
 
 
 def _turn(messages: list[object], count: int) -> int:
-    """A number for a conversation of the first so many messages: they begin and end like this. Never 0."""
-    last = _text(messages[count - 1])[:MARK]
+    """A number for a conversation of the first so many messages: they begin and end like this, and are as long. Never 0."""
+    last = _text(messages[count - 1])
     if count == 1:
-        return hash(last) | 1
-    return hash((count, _text(messages[0])[:MARK], _text(messages[1])[:MARK], last)) | 1
+        return hash((last[:MARK], len(last))) | 1
+    first, second = _text(messages[0]), _text(messages[1])
+    return hash((count, first[:MARK], len(first), second[:MARK], len(second), last[:MARK], len(last))) | 1
 
 
 def _before(messages: list[object], count: int) -> int:

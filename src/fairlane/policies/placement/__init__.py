@@ -1,0 +1,1 @@
+"""Where a request runs, and when its first token will come there."""
