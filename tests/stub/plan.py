@@ -33,10 +33,12 @@ class Usage:
 
     prompt: int
     output: int
+    cached: int | None = None  # None: it does not tell
 
-    def json(self) -> dict[str, int]:
+    def json(self) -> dict[str, object]:
         """Show it as an engine's answer does."""
-        return {"prompt_tokens": self.prompt, "completion_tokens": self.output, "total_tokens": self.prompt + self.output}
+        told: dict[str, object] = {"prompt_tokens": self.prompt, "completion_tokens": self.output, "total_tokens": self.prompt + self.output}
+        return told if self.cached is None else {**told, "prompt_tokens_details": {"cached_tokens": self.cached}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

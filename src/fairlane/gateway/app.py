@@ -7,13 +7,13 @@ import os
 import secrets
 import time
 import traceback
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from itertools import count
 from typing import Any, cast
 
 from fairlane import plugins
 from fairlane.core.scheduler import Scheduler
-from fairlane.core.values import CostWeights, PriorityClass
+from fairlane.core.values import CostWeights, PoolSpec, PriorityClass
 from fairlane.errors import EngineError, Reason, Refused
 from fairlane.gateway import answers, embedded
 from fairlane.gateway.admission import Admission
@@ -52,15 +52,7 @@ class Gateway:
         self.log = log
         self.loop = asyncio.get_running_loop()
         self._specs = {spec.name: spec for spec in pool_specs(settings)}
-        self.scheduler = Scheduler(
-            self._specs.values(),
-            lambda spec: plugins.policy(spec.policy, spec.classes),
-            plugins.engine_limit,
-            time.monotonic(),
-            make_placement=plugins.placement,
-            max_queued=settings.backlog.max_queued,
-            weights=CostWeights(settings.scheduling.input_weight, settings.scheduling.output_weight),
-        )
+        self.scheduler = _scheduler(settings, self._specs.values())
         self.admission = Admission(self.scheduler, self.loop)
         self.roster = Roster(settings, log, notify=self._engine_changed, run=self._task, resolve=resolve)
         self.links = self.roster.links
@@ -271,6 +263,18 @@ class Gateway:
         while True:
             await asyncio.sleep(FLUSH_S)
             self.log.flush()
+
+
+def _scheduler(settings: Settings, specs: Iterable[PoolSpec]) -> Scheduler:
+    return Scheduler(
+        specs,
+        lambda spec: plugins.policy(spec.policy, spec.classes),
+        plugins.engine_limit,
+        time.monotonic(),
+        make_placement=plugins.placement,
+        max_queued=settings.backlog.max_queued,
+        weights=CostWeights(settings.scheduling.input_weight, settings.scheduling.output_weight),
+    )
 
 
 def _methods(path: str) -> tuple[str, ...]:
