@@ -37,7 +37,11 @@ class Usage:
 
     def json(self) -> dict[str, object]:
         """Show it as an engine's answer does."""
-        told: dict[str, object] = {"prompt_tokens": self.prompt, "completion_tokens": self.output, "total_tokens": self.prompt + self.output}
+        told: dict[str, object] = {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.output,
+            "total_tokens": self.prompt + self.output,
+        }
         return told if self.cached is None else {**told, "prompt_tokens_details": {"cached_tokens": self.cached}}
 
 

@@ -232,6 +232,7 @@ def test_no_choice_is_fuller_than_the_least_loaded_by_more_than_the_slack(
         state = place._of(engine)
         for _ in range(SAMPLES_MIN):
             state.ttft.observe(1000, paces[number])
+        state.usual_s = paces[number]
         if known[number]:
             state.prefixes.note(Prefix(1), known[number], None)
         engines.append(engine)

@@ -38,6 +38,7 @@ class Known:
 
     def __init__(self) -> None:
         self.ttft = FirstTokenTime()
+        self.usual_s = 0.0  # until the first token of a usual prompt; 0.0 as long as too little is known
         self.trust = 1.0  # the part of what is expected in its prefix cache that is there
         self.prefixes = Prefixes()
 
@@ -53,14 +54,15 @@ class Soonest:
     def choose(self, request: Request, engines: Sequence[EngineState]) -> EngineState:
         """The one of these, which all have room, with the least score."""
         loads = [engine.limit.load() for engine in engines]
-        least, usual = min(loads), max(1.0, self._usual)
+        most, usual, pool_s = min(loads) + SLACK, max(1.0, self._usual), self.ttft.seconds(int(self._usual))
         best, lowest = engines[0], inf
         for engine, load in zip(engines, loads, strict=True):
-            if load - least > max(SLACK, 1.0 / (engine.limit.slots or 1)) + _ROUNDING:
+            limit = engine.limit
+            if load > most and load - (most - SLACK) > 1.0 / (limit.slots or 1) + _ROUNDING:
                 continue
             known = self._of(engine)
-            ahead = engine.limit.prefilling + request.prompt_tokens - _cached(known, request)
-            score = self._pace(known) * ahead / usual + LOAD_PROMPTS * load
+            ahead = limit.prefilling + request.prompt_tokens - _cached(known, request)
+            score = _pace(known, pool_s) * ahead / usual + LOAD_PROMPTS * load
             if score < lowest:
                 best, lowest = engine, score
         return best
@@ -99,6 +101,7 @@ class Soonest:
         known = self.known.get(engine.spec.name)
         if known is not None:
             known.ttft.observe(ahead, took)
+            known.usual_s = known.ttft.seconds(int(self._usual))
 
     def prefills(self, engine: EngineState, seconds: float) -> int | None:
         """How many prompt tokens the engine prefills in that time; None as long as too little is known."""
@@ -115,7 +118,12 @@ class Soonest:
         known = self.known.get(engine)
         if known is None:
             return {}
-        return {"pace": self._pace(known), "trust": known.trust, "prefixes": len(known.prefixes), "tokens": known.prefixes.tokens}
+        return {
+            "pace": _pace(known, self.ttft.seconds(int(self._usual))),
+            "trust": known.trust,
+            "prefixes": len(known.prefixes),
+            "tokens": known.prefixes.tokens,
+        }
 
     def forget(self, engine: str) -> None:
         """The engine went out: what comes back has an empty cache, and may be another machine."""
@@ -128,12 +136,6 @@ class Soonest:
             known = self.known[name] = Known()
         return known
 
-    def _pace(self, known: Known) -> float:
-        """1.0 as long as too little is known."""
-        usual = int(self._usual)
-        own_s, pool_s = known.ttft.seconds(usual), self.ttft.seconds(usual)
-        return min(max(own_s / pool_s, 1.0 / PACE_MAX), PACE_MAX) if own_s > 0.0 and pool_s > 0.0 else 1.0
-
     def _first_token_at(self, request: Request, engine: EngineState, now: float) -> float:
         known, prompt, ahead = self.known.get(engine.spec.name), request.prompt_tokens, engine.limit.prefilling
         line = self._line(known)
@@ -145,6 +147,11 @@ class Soonest:
     def _line(self, known: Known | None) -> FirstTokenTime:
         """What the engine itself has shown, if that is enough, else what its pool has."""
         return self.ttft if known is None or known.ttft.samples < SAMPLES_MIN else known.ttft
+
+
+def _pace(known: Known, pool_s: float) -> float:
+    """Beside a pool that takes so long for a usual prompt; 1.0 as long as too little is known of either."""
+    return min(max(known.usual_s / pool_s, 1.0 / PACE_MAX), PACE_MAX) if known.usual_s > 0.0 and pool_s > 0.0 else 1.0
 
 
 def _cached(known: Known, request: Request) -> int:
