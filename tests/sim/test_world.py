@@ -173,7 +173,7 @@ def test_the_controller_finds_what_an_engine_can_run() -> None:
 
 def test_an_engine_that_comes_and_goes_leaves_things_as_if_they_had_always_been_so() -> None:
     """A minute after each, shares and attainment of all classes are within 5 points of a run that began with these engines."""
-    setup = scenario("join", Setup("gmp", seed=3, load=2.0))
+    setup = scenario("join", Setup("gmp", seed=6, load=2.0))
     assert setup.last_there is not None
     record = run(setup)
     for began, engines in zip(setup.last_there, (2, 1), strict=True):

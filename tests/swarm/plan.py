@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
+from fairlane import plugins
+from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import BASIS_POINTS, BucketRate, Engine, PoolSpec, PriorityClass, Tenant
 from fairlane.plugins import POLICIES
 
@@ -150,6 +152,18 @@ def tenant(random: Random, name: str, on: frozenset[str]) -> Tenant:
         max_queued=random.choice([0, 2, 8]) if some("tenant queued") else None,
         requests=BucketRate(random.choice([0.5, 2.0]), random.randint(2, 20)) if some("buckets") else None,
         tokens=BucketRate(random.choice([100.0, 1000.0]), random.randint(500, 5000)) if some("buckets") else None,
+    )
+
+
+def scheduler_of(plan: Plan) -> Scheduler:
+    """The scheduler of a plan, all engines down."""
+    return Scheduler(
+        plan.pools,
+        lambda pool: plugins.policy(pool.policy, pool.classes),
+        plugins.engine_limit,
+        0.0,
+        make_placement=plugins.placement,
+        max_queued=plan.max_queued,
     )
 
 

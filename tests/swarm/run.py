@@ -13,15 +13,13 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from fairlane import plugins
-from fairlane.core.request import Decision, Request, Shed, Start
-from fairlane.core.scheduler import Scheduler
+from fairlane.core.request import Decision, Prefix, Request, Shed, Start
 from fairlane.core.values import Outcome, State, Usage
 from fairlane.errors import Reason
 from tests.swarm.checks import CONTENDED, LATE, Broken, Checks, held
 from tests.swarm.holds import begin_hold, cap_now_and_then, held_by, note_holds
 from tests.swarm.model import Job, Model
-from tests.swarm.plan import NEVER_S, Plan, classes, drawn, engine, tenant
+from tests.swarm.plan import NEVER_S, Plan, classes, drawn, engine, scheduler_of, tenant
 from tests.swarm.reference import Minimum
 from tests.swarm.shares import Shares
 from tests.swarm.staff import Staff
@@ -54,14 +52,7 @@ class Run:
         self.caps = Random(f"caps {seed}")
         self.plan: Plan = drawn(self.random, self.lanes)
         self.now = 0.0
-        self.scheduler = Scheduler(
-            self.plan.pools,
-            lambda p: plugins.policy(p.policy, p.classes),
-            plugins.engine_limit,
-            0.0,
-            make_placement=plugins.placement,
-            max_queued=self.plan.max_queued,
-        )
+        self.scheduler = scheduler_of(self.plan)
         self.model = Model(self.plan)
         self.staff = Staff(seed, self.scheduler, self.model)
         self.checks = Checks(self.scheduler, self.model, self.plan.max_queued, self.plan.features)
@@ -263,6 +254,7 @@ class Run:
             r.choice([0, round(output * 1.5)]),
             streams=r.random() < 0.7,
             short=short,
+            prefix=Prefix(self.ids % 9 + 1, self.ids % 5, 99, 20) if self.ids % 2 else None,
         )
         return request, Usage(used_prompt, round(output * ratio), cached)
 
