@@ -41,6 +41,13 @@ class Lease:
     def cut(self) -> None:
         """There is no time left."""
 
+    def made(self, now: float) -> int | None:  # noqa: ARG002 - it is not known
+        """It is let run."""
+        return None
+
+    def give_way(self, tokens: int) -> None:
+        """It is never asked to."""
+
     async def begin(self) -> None:
         """Ask and wait."""
         self.front.enter(self, self.front.time())

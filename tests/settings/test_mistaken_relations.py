@@ -118,6 +118,21 @@ CASES: dict[str, Case] = {
         "ttft_slo_s: 61",
         ["13: classes[1].ttft_slo_s: is longer than max_wait_s (60), so it could never hold"],
     ),
+    "yields_of_a_class_above_the_last": (
+        "max_wait_s: 20",
+        "max_wait_s: 20, yield_waste: 0.1",
+        ["12: classes[0].yield_waste: is only for the last of several classes, which gives its places to all others"],
+    ),
+    "yields_of_an_only_class": (
+        None,
+        "classes: [{name: gold, yield_waste: 0.1}]\nanonymous: {class: gold}",
+        ["1: classes[0].yield_waste: is only for the last of several classes, which gives its places to all others"],
+    ),
+    "yields_where_shares_are_weights": (
+        "max_queued: 50}\nscheduling: {policy: gmp}",
+        "max_queued: 50, yield_waste: 0.1}\nscheduling: {policy: weighted}",
+        ["13: classes[1].yield_waste: is only for the policies 'gmp' and 'strict': others would give the place back"],
+    ),
     "retry_least_above_greatest": (
         "max_wait_s: 20",
         "max_wait_s: 20, retry_after_min_s: 50",

@@ -40,6 +40,7 @@ classes:
     short_first_s: 0
     retry_after_min_s: 0.5
     retry_after_max_s: 0.5
+    yield_waste: 0
 scheduling: {policy: gmp, input_weight: 2, output_weight: 3}
 predictor: {state_file: s.json, model_file: m.json}
 tenants:

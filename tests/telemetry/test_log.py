@@ -160,6 +160,18 @@ def test_the_access_line_of_a_served_request_tells_all(pipe: Pipe) -> None:
     assert list(line.values())[5:] == values
 
 
+def test_the_access_line_of_a_request_that_gave_way_tells_how_often(pipe: Pipe) -> None:
+    """Beside what it really used stands what was made for it in vain."""
+    log = Log(pipe.writer)
+    gave = past("req-3", status=200, outcome=Outcome.COMPLETED)
+    gave.gave_way(100)
+    gave.gave_way(103)
+    log.request(gave, 1.0)
+    log.flush()
+    (line,) = pipe.lines()
+    assert list(line.items())[-2:] == [("yields", 2), ("yielded_tokens", 203)]
+
+
 def test_the_access_line_is_bounded_and_always_has_a_status(pipe: Pipe) -> None:
     """A client's path is cut, and a client that left before there was a status is told by one of our own."""
     log = Log(pipe.writer)

@@ -53,6 +53,15 @@ def test_a_scrape_shows_the_table_and_nothing_else() -> None:
     assert typed == [(row.name, str(row.kind)) for row in TABLE]
 
 
+def test_what_gave_way_is_counted_by_class() -> None:
+    """Times and tokens, of the class that gave way alone."""
+    metrics = build()
+    metrics.yielded("slow", 100)
+    metrics.yielded("slow", 3)
+    assert [value(metrics, "yielded_total", cls=cls) for cls in ("fast", "slow")] == [0, 2]
+    assert [value(metrics, "yielded_tokens_total", cls=cls) for cls in ("fast", "slow")] == [0, 103]
+
+
 def test_each_series_has_the_labels_of_its_row() -> None:
     """No series has a label that the table does not name, nor lacks one."""
     rows = {row.name: row for row in TABLE}

@@ -35,7 +35,7 @@ class PoolScheduler:
         self.places = Places(spec.engines, make_limit, placement)
         self.rate = ServiceRate(now)
         self.queued = 0
-        self.pending = False  # something was left waiting that might have started
+        self.pending: list[Request] = []  # heads that were left waiting and might have started, in order
         self.deadlines = Waiting()
 
     def start_at_once(self, request: Request, tenant: TenantState, now: float, out: list[Decision]) -> bool:
@@ -135,8 +135,8 @@ class PoolScheduler:
         served = bool(self.places.open)
         for queue in self.queues:
             queue.rate.set_backlogged(served and queue.entered, now)
-        self.pending = bool(heads)
-        self.rate.set_backlogged(served and self.pending, now)
+        self.pending = heads
+        self.rate.set_backlogged(served and bool(heads), now)
 
     def settle(self, request: Request, cost: int, outcome: Outcome, now: float) -> None:
         """Frees the request's place and corrects every book to its true cost."""
@@ -149,6 +149,7 @@ class PoolScheduler:
             self.rate.served(cost, request.busy_at_start, run_s, now)
             queue.rate.served(cost, request.class_busy_at_start, run_s, now)
         self._stop(request, cost)
+        request.cost = cost
         request.state = ENDED
 
     def progress(self, request: Request, produced: int, extra_cost: int, now: float) -> None:
@@ -167,10 +168,10 @@ class PoolScheduler:
 
     def requeue(self, request: Request) -> None:
         """Undoes a start that no engine took: the request waits again in its old place."""
-        tenant, cost = request.flow.tenant, request.cost
+        tenant = request.flow.tenant
         self._stop(request, 0)
-        request.cost = cost
         self.add(request, tenant)
+        request.flow.waiting = {request.id: request} | request.flow.waiting  # it came before what waits: that gives way first
 
     def _stop(self, request: Request, cost: int) -> None:
         delta = cost - request.cost
@@ -178,7 +179,6 @@ class PoolScheduler:
         self.order.leave(request.rank)
         self.queues[request.rank].stop(request, delta)
         self.places.release(request)
-        request.cost = cost
 
     def _heads(self, now: float, out: list[Decision]) -> list[Request]:
         heads: list[Request] = []

@@ -26,8 +26,8 @@ class ClassOrder(Protocol):
     def order(self, heads: Sequence[Request]) -> Sequence[Request]:
         """The heads of the backlogged classes (given by rank), in the order in which they are to be tried."""
 
-    def is_owed(self, rank: int) -> bool:
-        """Whether the class is behind its guarantee."""
+    def is_owed(self, rank: int, without: Request | None = None) -> bool:
+        """Whether the class is behind its guarantee, or would be if a running request of it, `without`, had not started."""
 
     def keeps(self, rank: int) -> bool:
         """Whether no request of the class may start now: what room there is is kept for more urgent ones."""

@@ -14,6 +14,7 @@ from fairlane.core.request import Decision, Request, Start
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Outcome, State, Usage
 from fairlane.errors import Reason, Refused
+from fairlane.policies.yielding import Yielding
 
 CLOCK_S = 0.001  # a loop's timers count milliseconds and must not fire early
 
@@ -32,12 +33,19 @@ class Holder(Protocol):
     def cut(self) -> None:
         """There is no time left."""
 
+    def made(self, now: float) -> int | None:
+        """Output tokens that the engine has made for it at most; None where it cannot be stopped without its client noticing."""
+
+    def give_way(self, tokens: int) -> None:
+        """The place goes to a more urgent request, and so many tokens were made in vain: stop, and ask `again`."""
+
 
 class Admission:
     """Feeds the scheduler, carries out its decisions, and arms the one timer that it asks for."""
 
-    def __init__(self, scheduler: Scheduler, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, scheduler: Scheduler, loop: asyncio.AbstractEventLoop, *, yield_waste: float = 0.0) -> None:
         self.scheduler = scheduler
+        self.yieldings = {name: Yielding(pool, yield_waste) for name, pool in scheduler.pools.items()} if yield_waste else {}
         self.time = time.monotonic  # a loop's own clock may stand still while it is busy
         self.holders: dict[int, Holder] = {}
         self.draining = False
@@ -60,7 +68,10 @@ class Admission:
 
     def again(self, holder: Holder) -> None:
         """The engine was never reached, or was full: asks once more, in the old place."""
-        self.scheduler.requeue(holder.request)
+        request = holder.request
+        self.scheduler.requeue(request)
+        if self.yieldings:
+            self.yieldings[request.pool].waits(request)
         self.pump(self.time())
 
     def progress(self, request: Request, produced: int) -> None:
@@ -72,6 +83,8 @@ class Admission:
     def settle(self, request: Request, usage: Usage | None, outcome: Outcome, now: float) -> None:
         """The engine is done with the request: its place is free, its cost is `usage` (None: nothing). Counts once."""
         self.scheduler.settle(request, usage, outcome, now)
+        if self.yieldings:
+            self.yieldings[request.pool].over(request, usage.tokens if usage is not None else 0)
         self.pump(now)
 
     def leave(self, request: Request, outcome: Outcome) -> None:
@@ -79,6 +92,8 @@ class Admission:
         if self.holders.pop(request.id, None) is None:
             return
         scheduler, state = self.scheduler, request.state
+        if self.yieldings:
+            self.yieldings[request.pool].over(request)
         if state is State.WAITING:
             scheduler.cancel(request, self.time())
         elif state is State.RUNNING:
@@ -105,13 +120,14 @@ class Admission:
             return
         self._pumping = True
         try:
-            while decisions := self.scheduler.poll(now):
+            self._again = True
+            while self._again:
                 self._again = False
-                for decision in decisions:
+                for decision in self.scheduler.poll(now):
                     self._carry_out(decision, now)
-                if not self._again:
-                    break
-                now = self.time()
+                if self.yieldings and not self.draining:
+                    self._ask_to_yield(now)
+                now = self.time() if self._again else now
         finally:
             self._pumping = False
         wake = self.scheduler.wake_at()
@@ -123,12 +139,24 @@ class Admission:
         if holder is None:
             return  # it left in this very round
         if isinstance(decision, Start):
+            if self.yieldings:
+                self.yieldings[decision.request.pool].started(decision.request)
             holder.start(decision.engine, now)
             return
         wait = decision.retry_after_s
         if wait is not None:
             wait += random.uniform(0.0, decision.jitter_s)  # noqa: S311 - spreads returning clients, no secret
         holder.shed(Refused(decision.reason, retry_after_s=wait))
+
+    def _ask_to_yield(self, now: float) -> None:
+        """Has a request of the last class give way in each pool where a more urgent one needs its place, which leads to another round."""
+        for yielding in self.yieldings.values():
+            chosen = yielding.choose(self._made, now)
+            if chosen is not None:
+                self.holders[chosen.request.id].give_way(chosen.tokens)
+
+    def _made(self, request: Request, now: float) -> int | None:
+        return self.holders[request.id].made(now)
 
     def _sleep(self, wake: float, now: float) -> None:
         if self._timer is not None:

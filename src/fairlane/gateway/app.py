@@ -53,7 +53,7 @@ class Gateway:
         self.loop = asyncio.get_running_loop()
         self._specs = {spec.name: spec for spec in pool_specs(settings)}
         self.scheduler = _scheduler(settings, self._specs.values())
-        self.admission = Admission(self.scheduler, self.loop)
+        self.admission = Admission(self.scheduler, self.loop, yield_waste=settings.classes[-1].yield_waste)
         self.roster = Roster(settings, log, notify=self._engine_changed, run=self._task, resolve=resolve)
         self.links = self.roster.links
         self.limits = Limits(self.links, self.scheduler, log)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlane.core.request import Request
 from fairlane.core.values import Outcome, Usage
@@ -18,6 +17,7 @@ from fairlane.errors import Reason, Refused
 from fairlane.gateway.answers import refusal
 from fairlane.gateway.calls import order
 from fairlane.gateway.calls.body import Call, rewrite
+from fairlane.gateway.calls.usage import OK_MAX, reported, unreported
 from fairlane.gateway.links import EngineLink
 from fairlane.gateway.wire.exchange import Exchange
 from fairlane.gateway.wire.relay import Relay
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 OWNED_FIELDS = frozenset({"priority", "n_predict"})  # an engine would order by the one, and take the other for the cap
 RECOVER_S = 2.0  # how long a request waits for the only engine to come back, after it could not be reached
-_OK_MAX = 299
-TOKENS_MAX = 1 << 24  # of one request; an engine that tells more is not believed
+MADE_MARGIN = 2  # an answer's pace is known as a mean, prompts included: it may have as many times the tokens
 _TOKEN_LIMITS = frozenset({Reason.RATE_LIMIT_TOKENS, Reason.REQUEST_OVER_LIMIT})
 
 
@@ -118,6 +117,25 @@ class Run:
             if refused.reason in _TOKEN_LIMITS:
                 refused = self._proxy.in_numbers(refused, self.request, self._call)
             self._refuse(refused)
+        except Exception as error:  # noqa: BLE001 - see Holder
+            self._fail(error)
+
+    def made(self, now: float) -> int | None:
+        """Output tokens that its engine has made of it at most; None where the client has some, or the engine has not got it."""
+        relay, link = self._relay, self._link
+        if self._over or relay is None or link is None or relay.failure is not None or self._exchange.started:
+            return None
+        return 1 if self._call.stream else MADE_MARGIN * self._call.choices * link.speed.tokens_in(now - self._started_at)
+
+    def give_way(self, tokens: int) -> None:
+        """Stops at its engine, where so many tokens were made in vain, and waits again in its old place."""
+        try:
+            if self._relay is not None:
+                self._relay.abandon()
+            self._relay = None
+            self._trail.gave_way(tokens)
+            self._proxy.metrics.yielded(self._trail.cls, tokens)
+            self._proxy.admission.again(self)
         except Exception as error:  # noqa: BLE001 - see Holder
             self._fail(error)
 
@@ -288,7 +306,7 @@ class Run:
             if not self._exchange.started:
                 self._refuse(Refused(reason))
                 return
-        elif relay.refused or relay.status > _OK_MAX:
+        elif relay.refused or relay.status > OK_MAX:
             link.succeeded(0, 0.0)
             self._note_full(link, relay.status)
             trail.reason = "engine_refused"
@@ -326,20 +344,11 @@ class Run:
         return now
 
     def _usage(self, link: EngineLink, relay: Relay, outcome: Outcome, now: float) -> Usage | None:
-        """What the request consumed: as the engine reports it, else the estimate of the prompt and the events that came.
-
-        Of an answer that comes as a whole and was given up, what the engine will have made of it in that time. None, nothing,
-        for an error answer and for a failure before any output.
-        """
+        """What the request consumed, as the engine reports it, else as far as it can be told."""
         if relay.usage is not None:
-            return _reported(relay.usage)
-        estimate, stream = self._estimate, self._call.stream
-        if outcome is Outcome.COMPLETED:
-            return Usage(estimate.prompt_tokens, relay.events if stream else estimate.output_tokens)
-        if relay.events or (outcome is Outcome.CANCELLED and relay.status <= _OK_MAX):
-            produced = relay.events if stream else min(estimate.output_tokens, link.speed.tokens_in(now - self._started_at))
-            return Usage(estimate.prompt_tokens, produced)
-        return None
+            return reported(relay.usage)
+        events = relay.events if self._call.stream else None
+        return unreported(self._estimate, outcome, relay.status, events=events, made=link.speed.tokens_in(now - self._started_at))
 
     # The end.
 
@@ -385,14 +394,3 @@ class Run:
         self._relay = None
         self._proxy.admission.leave(self.request, outcome)
         self._proxy.tell(self._trail)
-
-
-def _reported(usage: Mapping[str, Any]) -> Usage:
-    """An engine's usage object; what is missing, no number or beyond all reason counts as 0."""
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _count(cached))
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and 0 < value <= TOKENS_MAX else 0

@@ -52,9 +52,16 @@ class GuaranteedMinimum:
         if self._tag[rank] < edge:
             self._tag[rank] = edge
 
-    def is_owed(self, rank: int) -> bool:
-        """Whether the class's tag is behind V."""
-        return self._tag[rank] < self.total * self._share[rank]
+    def is_owed(self, rank: int, without: Request | None = None) -> bool:
+        """Whether the class's tag is behind V, or would be with both as they were if `without` were refunded in full."""
+        tag, total, share = self._tag[rank], self.total, self._share[rank]
+        if without is None:
+            return tag < total * share
+        edge, cost = self._edge[rank], without.cost
+        paid = cost * BASIS_POINTS
+        tag = max(tag - (paid if without.owed else min(paid, without.class_charge)), edge)
+        shift = cost * share if self._lifted[rank] > without.moment else 0
+        return tag - shift < (total - cost) * share
 
     def order(self, heads: Sequence[Request]) -> Sequence[Request]:
         """Owed classes by earliest virtual finish, then the others by rank."""

@@ -56,9 +56,9 @@ class Headroom:
         """As the order says."""
         return self.inner.order(heads)
 
-    def is_owed(self, rank: int) -> bool:
+    def is_owed(self, rank: int, without: Request | None = None) -> bool:
         """As the order says."""
-        return self.inner.is_owed(rank)
+        return self.inner.is_owed(rank, without)
 
     def keeps(self, rank: int) -> bool:
         """Whether the class may start no more than it is guaranteed now."""

@@ -26,7 +26,7 @@ class Strict:
         """By rank, as they are given."""
         return heads
 
-    def is_owed(self, _rank: int) -> bool:
+    def is_owed(self, _rank: int, _without: Request | None = None) -> bool:
         """Never."""
         return False
 

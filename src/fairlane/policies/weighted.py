@@ -39,7 +39,7 @@ class Weighted:
         """The least tag first; of equal ones the more urgent class."""
         return sorted(heads, key=lambda r: (self._tag[r.rank], r.rank))
 
-    def is_owed(self, _rank: int) -> bool:
+    def is_owed(self, _rank: int, _without: Request | None = None) -> bool:
         """Never: shares are kept by the order itself."""
         return False
 

@@ -10,7 +10,7 @@ from fairlane.engines.address import is_looked_up
 from fairlane.settings.document import EACH, Document, Place, path_text
 from fairlane.settings.faults import did_you_mean
 from fairlane.settings.fields import SHARE_UNITS, split_address
-from fairlane.settings.model import ClassSettings, ServerSettings, Settings
+from fairlane.settings.model import ClassSettings, SchedulingSettings, ServerSettings, Settings
 
 _ENGINES = ("pools", EACH, "engines", EACH)
 _ELSEWHERE = frozenset({"llamacpp", "vllm", "sglang", "tgi", "openai", "simulated"})
@@ -25,6 +25,8 @@ _ONLY_FOR: Mapping[str, frozenset[str]] = {
 """Settings of an engine that some kinds do not have."""
 _OWN_SLOTS = frozenset({"embedded", "llamacpp", "simulated"})
 """Kinds of engines that tell how many requests they run."""
+_YIELDING = frozenset({"gmp", "strict"})
+"""Policies under which what gives way stays behind what it gave way to."""
 
 
 def check(document: Document) -> None:
@@ -37,6 +39,8 @@ def check(document: Document) -> None:
     _shares(document)
     for place, _ in document.find("classes", EACH):
         _class(document, place)
+    for place, _ in document.find("classes", EACH, "yield_waste"):
+        _yields(document, place)
     for place, _ in document.find(*_ENGINES):
         _engine(document, place)
     for place, _ in document.find("pools", EACH, "tpot_slo_s"):
@@ -176,6 +180,19 @@ def _class(document: Document, place: Place) -> None:
     if least is not None and most is not None and least > most:
         written = "retry_after_min_s" if document.get((*place, "retry_after_min_s")) is not None else "retry_after_max_s"
         document.blame((*place, written), f"the least Retry-After ({least:g}) is above the greatest ({most:g})")
+
+
+def _yields(document: Document, place: Place) -> None:
+    """Only the last of several classes gives way, and only where the order of the classes does not count what was lost."""
+    if not _number(document, place) or ("classes",) in document.guessed:
+        return
+    classes = document.get(("classes",))
+    last = len(classes) - 1 if isinstance(classes, tuple) else 0
+    if last == 0 or place[1] != last:
+        document.blame(place, "is only for the last of several classes, which gives its places to all others")
+    policy = document.get(("scheduling", "policy"), SchedulingSettings.model_fields["policy"].default)
+    if policy not in _YIELDING and not document.faulty(("scheduling", "policy")):
+        document.blame(place, "is only for the policies 'gmp' and 'strict': others would give the place back")
 
 
 def _engine(document: Document, place: Place) -> None:

@@ -76,6 +76,7 @@ class Log:
         if self._lowest > 1:
             return
         queue_s, ttft_s = trail.queue_s, trail.ttft_s
+        yields = {"yields": trail.yields, "yielded_tokens": trail.yielded_tokens} if trail.yields else {}
         self._write(
             {
                 "event": "request",
@@ -95,6 +96,7 @@ class Log:
                 "total_ms": _tenths_ms(total_s),
                 "tokens_in": trail.tokens_in,
                 "tokens_out": trail.tokens_out,
+                **yields,
             }
         )
 

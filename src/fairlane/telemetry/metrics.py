@@ -100,6 +100,8 @@ class Metrics:
         self._refusals = _zeros(engines, REFUSAL_STATUSES)
         self._cached = _zeros(engines, _CACHED)
         self._failures = _zeros(engines, FAILURE_KINDS)
+        self._yields = dict.fromkeys(classes, 0)
+        self._yielded_tokens = dict.fromkeys(classes, 0)
         self._waits = {cls: Histogram() for cls in classes}
         self._ttfts = {cls: Histogram() for cls in classes}
         self._totals = {cls: Histogram() for cls in classes}
@@ -112,6 +114,11 @@ class Metrics:
     def first_token(self, cls: str, seconds: float) -> None:
         """The first byte of the answer's body left this long after the request arrived."""
         self._ttfts[cls].observe(seconds)
+
+    def yielded(self, cls: str, tokens: int) -> None:
+        """A request of this class gave its place away; so many tokens were made for it in vain, at most."""
+        self._yields[cls] += 1
+        self._yielded_tokens[cls] += tokens
 
     def request(self, trail: Trail, total_s: float) -> None:
         """Count a request that is over, once for each. Its wait and its first token were counted when they came.
@@ -227,6 +234,8 @@ class Metrics:
             "engine_failures_total": _flat(self._failures),
             "cached_requests_total": {(engine,): counts[_REQUESTS] for engine, counts in self._cached.items()},
             "cached_tokens_total": {(engine, by): counts[by] for engine, counts in self._cached.items() for by in CACHED},
+            "yielded_total": {(cls,): count for cls, count in self._yields.items()},
+            "yielded_tokens_total": {(cls,): tokens for cls, tokens in self._yielded_tokens.items()},
             "queue_wait_seconds": {(cls,): waits for cls, waits in self._waits.items()},
             "ttft_seconds": {(cls,): ttfts for cls, ttfts in self._ttfts.items()},
             "request_seconds": {(cls,): totals for cls, totals in self._totals.items()},

@@ -92,6 +92,8 @@ TABLE: tuple[Metric, ...] = (
     ),
     _counter("tenant_requests_total", ("tenant", "outcome"), "Requests of the tenant that ended, by how they ended."),
     _counter("tenant_tokens_total", ("tenant", "direction"), "Tokens of the tenant's served requests, prompt (in) and output (out)."),
+    _counter("yielded_total", ("class",), "Times that a running request gave its place to a more urgent one and waited again."),
+    _counter("yielded_tokens_total", ("class",), "Tokens that were made in vain for requests that gave way, prompts included, at most."),
     _histogram("queue_wait_seconds", "From arrival to the start on an engine, of requests that started."),
     _histogram("ttft_seconds", "From arrival to the first byte of the answer's body."),
     _histogram("request_seconds", "From arrival to the last byte, of completed requests."),

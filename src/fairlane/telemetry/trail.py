@@ -26,6 +26,8 @@ class Trail:
     status: int = 0  # 0: the client left before there was one
     outcome: str = Family.INVALID
     reason: str | None = None
+    yields: int = 0  # how often it gave its place to a more urgent request
+    yielded_tokens: int = 0  # that engines had made for it until then, at most; they are not among its real ones
 
     def refuse(self, refused: Refused) -> None:
         """The request gets an error answer of ours."""
@@ -33,3 +35,8 @@ class Trail:
         self.status = rule.status
         self.reason = refused.reason
         self.outcome = "failed" if rule.family is Family.UPSTREAM else rule.family
+
+    def gave_way(self, tokens: int) -> None:
+        """The request gave its place away; so many tokens were made for it in vain, at most."""
+        self.yields += 1
+        self.yielded_tokens += tokens
