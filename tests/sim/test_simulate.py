@@ -16,8 +16,8 @@ from fairlane.sim.figures.report import row, text
 from fairlane.sim.load.workload import CLASSES
 
 KEYS = [
-    "policy", "goodput", "attainment", "share", "share_p5", "ttft_s", "jain", "wasted_ratio", "preemptions", "false_shed_ratio",
-    "retry_after_error_s", "recovery_s",
+    "policy", "goodput", "attainment", "share", "share_p5", "ttft_s", "jain", "wasted_ratio", "preemptions", "yields",
+    "false_shed_ratio", "retry_after_error_s", "recovery_s",
 ]  # fmt: skip
 SHORT = ["simulate", "--duration", "20", "--seeds", "1"]
 
@@ -108,7 +108,7 @@ def test_slots_are_a_number_or_auto(slots: str) -> None:
 def made(goodput: float, recovery: float | None) -> Figures:
     """Figures that differ in two numbers."""
     times: dict[str, float | None] = {"p50": 1.0, "p95": None, "p99": 3.0}
-    return Figures(goodput, [0.5] * 4, [0.25] * 4, [None] * 4, [times] * 4, [1.0] * 4, 0.1, 7, None, 2.0, recovery)
+    return Figures(goodput, [0.5] * 4, [0.25] * 4, [None] * 4, [times] * 4, [1.0] * 4, 0.1, 7, 2, None, 2.0, recovery)
 
 
 def test_rows_are_medians_over_seeds() -> None:

@@ -38,6 +38,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--kv-unknown", action="store_true", help="engines do not tell the size of their KV cache")
     parser.add_argument("--fast-lane", action="store_true", help="keep a part of each engine for short requests")
     parser.add_argument("--no-headroom", action="store_true", help="gmp keeps no room for urgent requests that are still to come")
+    parser.add_argument(
+        "--yield-waste", type=float, default=0.0, metavar="PART", help="batch gives its places away at so much waste of tokens"
+    )
     parser.add_argument("--no-shed", action="store_true", help="no deadlines: only the number of waiting requests is bounded")
     parser.add_argument("--retry", type=Retry, choices=list(Retry), help="how refused clients come back (default: none)")
     parser.add_argument("--disconnect", type=float, default=0.0, metavar="RATIO", help="part of clients that leave in mid-answer")
@@ -78,6 +81,7 @@ def _setup(args: argparse.Namespace) -> Setup:
         kv_known=not args.kv_unknown,
         shed=not args.no_shed,
         headroom=not args.no_headroom,
+        yield_waste=args.yield_waste,
         fast_lane=args.fast_lane,
         engines=args.engines,
         clients=clients,
@@ -97,6 +101,10 @@ def _check(policies: list[str], args: argparse.Namespace) -> None:
     problems += [f"--{name} must be at least 1" for name in ("seeds", "jobs", "engines") if getattr(args, name) < 1]
     if not 0 <= args.disconnect <= 1:
         problems.append("--disconnect must be between 0 and 1")
+    if not 0 <= args.yield_waste <= 0.5:
+        problems.append("--yield-waste must be between 0 and 0.5")
+    if args.yield_waste and not {"gmp", "strict", NO_GATEWAY}.issuperset(policies):
+        problems.append("--yield-waste is only for the policies gmp and strict")
     if problems:
         raise SettingsError(problems)
 

@@ -49,6 +49,8 @@ class Attempt:
     kept_at: float | None = None  # when the oracle put it back into its place instead of shedding it
     produced: int = 0
     prefilled: int = 0
+    yields: int = 0  # how often it gave its place to a more urgent request, with
+    vain: int = 0  # so much work of engines, in cost units, done for nothing until then
 
     @property
     def cost(self) -> int:

@@ -49,6 +49,7 @@ class Setup:
     short_first: bool = True  # inside a tenant
     holds: bool = True
     headroom: bool = True  # for urgent requests that are still to come
+    yield_waste: float = 0.0  # part of all tokens that may be wasted so that batch gives its places to more urgent requests
     forecast: Forecast = Forecast.LEARNED
     forecast_error: float = 1.0  # predictions are off by up to this factor, both ways
     warmup_s: float = 60.0

@@ -20,10 +20,11 @@ from fairlane.core.request import Request, Shed, Start
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Outcome, State, Tenant, Usage
 from fairlane.errors import RULES
+from fairlane.policies.yielding import Yielding
 from fairlane.predict.asked import Asked
 from fairlane.predict.short import ShortRequests
 from fairlane.sim.agenda import Agenda
-from fairlane.sim.attempts import Attempt, Backlog, End, Record
+from fairlane.sim.attempts import OUTPUT_WEIGHT, Attempt, Backlog, End, Record
 from fairlane.sim.control import TICK_S, Controlled, controllers
 from fairlane.sim.direct import Direct
 from fairlane.sim.engine.batching import SimulatedEngine
@@ -68,6 +69,9 @@ class World:
         self._oracle_rng = random.Random(f"{setup.seed}/oracle")  # noqa: S311 - no secret
         forecast_rng = random.Random(f"{setup.seed}/forecast")  # noqa: S311 - no secret
         self._forecaster = Forecaster(setup.forecast, setup.forecast_error, forecast_rng)
+        self._yielding: Yielding | None = None
+        if setup.yield_waste and isinstance(self.scheduler, Scheduler):
+            self._yielding = Yielding(self.scheduler.pools[POOL], setup.yield_waste)
         self._short = ShortRequests(LANE_INPUT, LANE_OUTPUT) if setup.fast_lane else None
         self._tenants: dict[tuple[str, int], Tenant] = {}
         self._open: dict[int, Attempt] = {}  # by id of the request at the scheduler
@@ -166,7 +170,7 @@ class World:
 
     def _carry_out(self) -> None:
         """Does what the scheduler decides, until it has no more to decide."""
-        while decisions := self.scheduler.poll(self.now):
+        while (decisions := self.scheduler.poll(self.now)) or self._yields():
             for decision in decisions:
                 attempt = self._open[decision.request.id]
                 if isinstance(decision, Start):
@@ -177,7 +181,31 @@ class World:
                 else:
                     self._shed(attempt, decision)
 
+    def _yields(self) -> bool:
+        """Whether a batch request gave its place away. Batch clients are taken to read answers whole: while one runs they have nothing."""
+        yielding = self._yielding
+        chosen = None if yielding is None else yielding.choose(self._made, self.now)
+        if yielding is None or chosen is None or not isinstance(self.scheduler, Scheduler):
+            return False
+        request = chosen.request
+        attempt = self._open[request.id]
+        self.engines[attempt.engine].abort(attempt.job, self.now)
+        attempt.yields += 1
+        attempt.vain += request.prompt_tokens + OUTPUT_WEIGHT * (chosen.tokens - request.prompt_tokens)
+        attempt.job = Job(request.id, request.prompt_tokens, attempt.arrival.output_tokens, request.rank, attempt)
+        attempt.started_at = attempt.first_token_at = request.first_token_at = None
+        self._count(attempt, 1)
+        self.scheduler.requeue(request)
+        yielding.waits(request)
+        return True
+
+    def _made(self, request: Request, now: float) -> int:
+        attempt = self._open[request.id]
+        return self.engines[attempt.engine].produced_by(attempt.job, now)
+
     def _start(self, attempt: Attempt, engine: int) -> None:
+        if self._yielding is not None:
+            self._yielding.started(attempt.request)
         attempt.started_at = self.now
         attempt.engine = engine
         attempt.job.watched = attempt.hangs_up_after
@@ -210,8 +238,8 @@ class World:
 
     def _on_event(self, event: Event) -> None:
         attempt: Attempt = event.job.owner
-        if attempt.end is not End.OPEN:
-            return  # the client left while the step was under way
+        if attempt.end is not End.OPEN or event.job is not attempt.job:
+            return  # the client left, or the request gave way, while the step was under way
         if event.what is What.ENDED:
             self._finish(attempt, End.COMPLETED, Outcome.COMPLETED)
             return
@@ -235,6 +263,8 @@ class World:
         usage = None if outcome is Outcome.FAILED else Usage(min(attempt.prefilled, attempt.arrival.prompt_tokens), attempt.produced)
         self.scheduler.settle(attempt.request, usage, outcome, self.now)
         self.scheduler.depart(attempt.request)
+        if self._yielding is not None:
+            self._yielding.over(attempt.request, usage.tokens if usage is not None else 0)
         if outcome is Outcome.COMPLETED:
             self._forecaster.learn(attempt.asked, attempt.prediction, attempt.produced, self.now)
             if self._short is not None:

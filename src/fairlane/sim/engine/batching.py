@@ -88,6 +88,11 @@ class SimulatedEngine:
         """Output tokens of the request up to the last event reported."""
         return job.output_tokens - (job.end_round - self._round) if job.end_round else job.produced
 
+    def produced_by(self, job: Job, now: float) -> int:
+        """The same until now, the step under way counted as done."""
+        under_way = self._plan.cut(now).steps if self._plan is not None and job.end_round else 0
+        return self.produced(job) + under_way
+
     def slow_down(self, factor: int, now: float) -> None:
         """Makes the steps that begin from now on take `factor` times as long."""
         self._cut(now)

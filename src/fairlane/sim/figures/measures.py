@@ -37,6 +37,7 @@ class Figures:
     jain: list[Maybe]
     wasted_ratio: float
     preemptions: int
+    yields: int
     false_shed_ratio: Maybe
     retry_after_error_s: Maybe
     recovery_s: Maybe
@@ -64,6 +65,7 @@ class Measure:
             jain=[self._jain(rank, served[rank]) for rank in RANKS],
             wasted_ratio=self._wasted_ratio(),
             preemptions=self.record.preemptions,
+            yields=sum(attempt.yields for attempt in self._ended()),
             false_shed_ratio=_false_sheds(oracle, self.begin, self.end) if oracle else None,
             retry_after_error_s=self._retry_after_error(),
             recovery_s=self._recovery(),
@@ -77,10 +79,10 @@ class Measure:
         return sum(a.cost for a in self._ended() if useful(a)) / self.setup.duration_s
 
     def _wasted_ratio(self) -> float:
-        """Part of the engines' work, for what ended, that was not for a useful answer, or was done again after a preemption."""
+        """Part of the engines' work, for what ended, that was not for a useful answer, or was done again after a preemption or a yield."""
         worked = good = 0
         for attempt in self._ended():
-            worked += attempt.prefilled + OUTPUT_WEIGHT * attempt.produced
+            worked += attempt.prefilled + OUTPUT_WEIGHT * attempt.produced + attempt.vain
             good += attempt.cost if useful(attempt) else 0
         return 1 - good / worked if worked else 0.0
 

@@ -31,6 +31,7 @@ def row(policy: str, runs: Sequence[Figures]) -> dict[str, Any]:
         "jain": by_class("jain"),
         "wasted_ratio": _median([run.wasted_ratio for run in runs]),
         "preemptions": _median([run.preemptions for run in runs]),
+        "yields": _median([run.yields for run in runs]),
         "false_shed_ratio": _median([run.false_shed_ratio for run in runs]),
         "retry_after_error_s": _median([run.retry_after_error_s for run in runs]),
         "recovery_s": _median([run.recovery_s for run in runs]),
@@ -39,7 +40,7 @@ def row(policy: str, runs: Sequence[Figures]) -> dict[str, Any]:
 
 def text(results: Sequence[tuple[str, Sequence[Figures]]]) -> str:
     """A table of all policies, then one of each policy's classes. `a ± b`: median, and half the way from least to greatest."""
-    whole: list[Sequence[str]] = [("policy", "goodput", "wasted", "preempted", "false shed", "retry-after error", "recovery")]
+    whole: list[Sequence[str]] = [("policy", "goodput", "wasted", "preempted", "yields", "false shed", "retry-after error", "recovery")]
     classes: list[Sequence[str]] = [("policy", "class", "attainment", "share", "share p5", "TTFT p50", "p95", "p99 s", "Jain")]
     for policy, runs in results:
         whole.append(
@@ -48,6 +49,7 @@ def text(results: Sequence[tuple[str, Sequence[Figures]]]) -> str:
                 _spread([run.goodput for run in runs], 0),
                 _spread([run.wasted_ratio for run in runs], 3),
                 _spread([run.preemptions for run in runs], 0),
+                _spread([run.yields for run in runs], 0),
                 _spread([run.false_shed_ratio for run in runs], 3),
                 _spread([run.retry_after_error_s for run in runs], 1),
                 _spread([run.recovery_s for run in runs], 0),

@@ -174,6 +174,7 @@ PLACES = Mix(  # for few places: short answers to the most urgent, long ones to 
     + _tenants(2, _CONV, d=(0.4, 1))
     + _tenants(3, _CONV, e=(1.0, 1)),
 )
+NIGHTLY = Mix("nightly", _tenants(0, _CODE, chat=(0.5, 1)) + _tenants(3, _CONV, job=(3.0, 1)))  # batch, and a few who are in a hurry
 SHIFT_S = 300.0  # until then prompts are short, from then on long
 SHIFT = Mix(
     "shift",
