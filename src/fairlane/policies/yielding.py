@@ -39,11 +39,11 @@ class Allowance:
         self.tokens = float(BURST_TOKENS)
 
     def served(self, tokens: int) -> None:
-        """So many tokens were of use."""
+        """So many tokens were used for answers, whole or not."""
         self.tokens = min(BURST_TOKENS, self.tokens + self.part * tokens)
 
     def wasted(self, tokens: int) -> None:
-        """So many were not; the caller asks whether they are there."""
+        """So many were lost; the caller asks first whether they are allowed."""
         self.tokens -= tokens
 
 

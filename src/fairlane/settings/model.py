@@ -259,9 +259,10 @@ class ClassSettings(Section):
         default=0.0,
         ge=0,
         le=0.5,
-        description="For the last class: part of all served tokens that may be wasted so that more urgent requests start at once. Where "
-        "one finds no place, the newest running request of this class that is not a tenth done, and of which its client has nothing, is "
-        "stopped and waits again, twice at most; only with the policies `gmp` and `strict`. `0` stops none, for each costs work.",
+        description="For the last class: part of all served tokens, and 16384 besides, that may be wasted so that more urgent requests "
+        "start at once. Where one finds no place, the newest running request of this class that is not a tenth done, and of which its "
+        "client has nothing, is stopped and waits again, twice at most; only with the policies `gmp` and `strict`. `0` stops none, for "
+        "each costs work.",
     )
     short_first_s: Annotated[float, Derived("`max_wait_s` / 8, within 1 and 600")] = Field(
         default_factory=lambda known: min(600.0, max(1.0, known.get("max_wait_s", 0.0) / 8)),
