@@ -192,6 +192,19 @@ def test_who_is_owed_keeps_its_place() -> None:
     assert play.yields == []
 
 
+def test_who_is_owed_now_keeps_its_place_though_a_refund_would_settle_it() -> None:
+    """A small request that its class had paid for before is in the balance with no more than its own cost."""
+    classes = (replace(FOUR[0], min_share=0), replace(FOUR[3], rank=1, min_share=1000))
+    play = Play((Engine("e", 3),), classes)
+    paid = play.come(1, prompt=960, output=10)
+    small = play.come(1, prompt=60, output=10)
+    play.made[paid.id] = None
+    play.come(0, prompt=8950, output=0)
+    play.come(0)
+    assert (play.pool.order.is_owed(1), play.pool.order.is_owed(1, small)) == (True, False)
+    assert play.yields == []
+
+
 def test_who_would_be_owed_without_its_start_keeps_its_place() -> None:
     """It would get the place back at once, and its work would be lost for nothing."""
     classes = (replace(FOUR[0], min_share=0), replace(FOUR[3], rank=1, min_share=1000))
@@ -265,11 +278,33 @@ def test_what_gave_way_is_the_last_to_be_displaced() -> None:
 def test_a_held_engine_is_left_to_its_hold() -> None:
     """What ends there makes room for whom it is held for."""
     play = Play((Engine("e", 1),))
-    play.come(LAST)
-    head = play.come(LAST)
+    batch = play.come(LAST)
+    play.made[batch.id] = None
+    head = play.come(0)
     play.pool.places.hold(head)
-    play.come(0)
+    play.made[batch.id] = 0
+    play.pump()
     assert play.yields == []
+    play.pool.places.release_hold()
+    play.pump()
+    assert play.gave_way == [batch]
+
+
+def test_a_head_whose_place_another_took_gets_no_second_one() -> None:
+    """The tenant that gave way had a request of the same class parked, whose turn was before the head's."""
+    play = Play((Engine("e", 3),))
+    narrow, other = Tenant("narrow", max_running=1), Tenant("other")
+    play.come(0)
+    old, new = play.come(LAST, tenant=other), play.come(LAST, tenant=narrow)
+    play.made[old.id] = None
+    parked = play.come(0, tenant=narrow)
+    head = play.come(0)
+    assert (play.gave_way, parked in play.running.values(), head in play.running.values()) == ([new], True, False)
+    play.made[old.id] = 0
+    play.pump()
+    assert play.gave_way == [new]
+    play.end(parked)
+    assert head in play.running.values()
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40_000)), max_size=60), st.sampled_from([0.01, 0.1, 0.5]))
