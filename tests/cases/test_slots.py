@@ -8,11 +8,13 @@ from typing import Self
 
 import pytest
 
-from tests.caller import Call, chat, finish, request_bytes
+from tests.caller import CHAT, Call, chat, finish, request_bytes
+from tests.crowd import fill
 from tests.harness import Gateway, Json, Start, engine, key_of, settings, tenant
 from tests.meters import until
 from tests.stub import Fault, Plan, Stub
 
+COMPLETIONS = "/v1/completions"
 Leave = Callable[[Call], None]
 LEAVES = pytest.mark.parametrize("leave", [Call.close, Call.reset], ids=["closed", "reset"])
 ENDLESS = Plan(texts=("x",) * 1000, interval_s=0.02)
@@ -97,6 +99,42 @@ def test_fc_01_leaving_at_any_stage_frees_the_slot(stub: Stub, start: Start, sta
         assert answer.status == 200
         assert answer.ended_at - answer.sent_at < 1
     gateway.assert_idle()
+
+
+@pytest.mark.parametrize(
+    ("path", "several"),
+    [(CHAT, {"n": 3}), (COMPLETIONS, {"best_of": 3}), (COMPLETIONS, {"prompt": ["a", "b", "c"]})],
+    ids=["n", "best_of", "prompts"],
+)
+def test_each_answer_and_each_prompt_takes_a_slot(stub: Stub, start: Start, path: str, several: Json) -> None:
+    """With two of four slots taken a request of three waits; with one taken it runs, and nothing beside it."""
+    gateway = start(settings([engine(stub, 4)]))
+    held = fill(gateway, stub, 2)
+    body = {**(chat() if path == CHAT else {"model": "m", "prompt": "a"}), **several}
+    large = gateway.open(body, path=path)
+    gateway.wait_for(running=2, waiting=1)
+    next(iter(stub.running)).release()
+    until(lambda: gateway.metric("fairlane_engine_running_requests") == 4, "three more slots are taken")
+    small = gateway.open(chat())
+    gateway.wait_for(running=2, waiting=1)
+    stub.plan = Plan()
+    stub.release_all()
+    assert [answer.status for answer in finish([*held, large, small])] == [200] * 4
+
+
+def test_more_answers_than_slots_run_alone(stub: Stub, start: Start) -> None:
+    """A request of 128 answers waits for the only other one on an engine with four slots, is served, and meanwhile nothing else is."""
+    gateway = start(settings([engine(stub, 4)]))
+    held = fill(gateway, stub, 1)
+    large = gateway.open(chat("large", n=128))
+    gateway.wait_for(running=1, waiting=1)
+    stub.release_all()
+    runs(stub, "large")
+    small = gateway.open(chat("small"))
+    gateway.wait_for(running=1, waiting=1)
+    stub.plan = Plan()
+    stub.release_all()
+    assert [answer.status for answer in finish([*held, large, small])] == [200] * 3
 
 
 @pytest.mark.parametrize("failure", FAILURES)

@@ -102,9 +102,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         prompt=st.integers(1, 800),
         output=st.integers(0, 300),
         cap=st.integers(0, 2000),
+        sequences=st.sampled_from([1, 1, 1, 2, 20]),
     )
-    def arrive(self, tenant: Tenant, rank: int, prompt: int, output: int, cap: int) -> None:
+    def arrive(self, tenant: Tenant, rank: int, prompt: int, output: int, *, cap: int, sequences: int) -> None:
         r = request(tenant, rank, self.now, prompt=prompt, output=output)
+        r.sequences = sequences
         r.max_tokens = prompt + output + cap
         self.waiting[r.id] = r
         self.scheduler.submit(r, self.now)
@@ -223,7 +225,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for engine in self.pool.places.engines.values():
             limit: Any = engine.limit
             there = [r for r in self.running.values() if r.engine is engine]
-            assert limit.running == len(there)
+            assert limit.running == sum(r.sequences for r in there)
             assert limit.prefilling == sum(r.prompt_tokens for r in there if r.id not in self.produced)
             assert limit.tokens == sum(r.prompt_tokens + self.produced.get(r.id, 0) for r in there)
             assert limit.final == sum(r.held_tokens + r.coming_tokens for r in there)

@@ -17,7 +17,7 @@ from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import State
 from fairlane.errors import RULES, Family, Reason
 from fairlane.policies.headroom import Headroom
-from tests.swarm.model import BY_ARRIVAL, INPUT, OUTPUT, TENANTS_SHARE, Bucket, Job, Line, Model, Site
+from tests.swarm.model import BY_ARRIVAL, INPUT, OUTPUT, TENANTS_SHARE, Bucket, Job, Line, Model, Site, sequences, steps_of
 from tests.swarm.reference import Minimum
 
 LATE = (Reason.WAIT_EXPIRED, Reason.DEADLINE_MISSED)
@@ -150,8 +150,10 @@ class Checks:
             self._priority(job, now)
 
     def _lane(self, job: Job) -> bool:
-        """Whether a short request may start by the fast lane: where no head fits, and as the first of the short ones of its class."""
-        heads = [self.model.competing(line) for line in self.model.lines(job.request.pool)]
+        """Whether a short request may start by the fast lane: where no head fits that room is not kept from, and as the first of the
+        short ones of its class."""
+        order = self.scheduler.pools[job.request.pool].order
+        heads = [self.model.competing(line) for line in self.model.lines(job.request.pool) if not order.keeps(line[1])]
         if any(each and all(self.takers(j) for j in each) for each in heads):
             held(job in self.model.competing(job.line), "I10 passed by the lane though a head fits", job.request.id)
             return False
@@ -171,8 +173,8 @@ class Checks:
         """The first start under a hold that lasts: only what ends before the moment of that goes there from another class."""
         hold = self.model.holds[start.request.pool]
         if start.engine == hold.site.spec.name and start.request.rank != hold.request.rank and hold.before is not None:
-            upper = max(start.request.upper_tokens, start.request.output_tokens)
-            held(upper < self.model.moments(hold)[1], "I6 reserved", start.engine, upper)
+            steps = steps_of(start.request)
+            held(steps < self.model.moments(hold)[1], "I6 reserved", start.engine, steps)
 
     def _priority(self, job: Job, now: float) -> None:
         """No other class whose every head fits goes before by the policy's rule."""
@@ -205,9 +207,9 @@ class Checks:
 
     def takers(self, job: Job) -> list[Site]:
         """The engines that would take the request now, by all that is known of a hold for another class."""
-        hold, upper = self.model.holds.get(job.request.pool), max(job.request.upper_tokens, job.request.output_tokens)
+        hold, steps = self.model.holds.get(job.request.pool), steps_of(job.request)
         sites = self.model.open_sites(job.request.pool)
-        if hold is not None and hold.request.rank != job.request.rank and (hold.before is None or upper >= self.model.moments(hold)[0]):
+        if hold is not None and hold.request.rank != job.request.rank and (hold.before is None or steps >= self.model.moments(hold)[0]):
             sites = [s for s in sites if s is not hold.site]
         return [s for s in sites if self.model.fits(s, job.request, self._prefill_tokens(s))]
 
@@ -317,10 +319,10 @@ class Checks:
         tokens = sum(j.request.prompt_tokens + j.produced for j in jobs)
         prefilling = sum(j.request.prompt_tokens for j in jobs if j.request.streams and not j.produced)
         final = sum(j.request.prompt_tokens + j.upper for j in jobs)
-        expected = len(jobs), tokens, prefilling, final
+        expected = sequences(jobs), tokens, prefilling, final
         held((limit.running, limit.tokens, limit.prefilling, limit.final) == expected, "I9 counts", site.spec.name, *expected)
         short = [j for j in jobs if j.short]
-        in_lane = len(short), sum(j.request.prompt_tokens + site.spec.lane_output for j in short)
+        in_lane = sequences(short), sum(j.request.prompt_tokens + site.spec.lane_output for j in short)
         held((limit.short_running, limit.short_final) == in_lane, "I9 lane", site.spec.name, *in_lane)
         held(all(j.request.short == j.short for j in jobs), "I9 outgrown", site.spec.name)
 

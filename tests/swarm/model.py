@@ -6,9 +6,9 @@ It is told what was fed and what was decided, and says from definitions alone wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 
 from fairlane.core.flows import WEIGHT_STEPS
 from fairlane.core.request import Request
@@ -50,6 +50,10 @@ class Job:
     @property
     def line(self) -> Line:
         return self.flow[:2]
+
+    @property
+    def steps(self) -> int:
+        return ceil((self.upper - self.produced) / self.request.sequences)
 
 
 @dataclass(slots=True, eq=False)
@@ -149,7 +153,7 @@ class Model:
         job.engine = site
         job.produced = 0
         job.short = job.request.short
-        job.upper = max(job.request.upper_tokens, job.request.output_tokens)
+        job.upper = upper_of(job.request)
         site.jobs[job.request.id] = self.running[job.request.id] = self.present[job.request.id] = job
         self.depth[site.pool] = max(self.depth[site.pool], sum(len(s.jobs) for s in self.sites.values() if s.pool == site.pool))
         self._serve(job, job.charged)
@@ -251,11 +255,11 @@ class Model:
     def fits(self, site: Site, request: Request, prefill_tokens: int | None) -> bool:
         """Whether the three limits of an engine let the request start there now, by their definitions; one of them may be learned."""
         spec, jobs = site.spec, list(site.jobs.values())
-        if len(jobs) >= spec.slots or not self.suits(site, request):
+        if spec.slots < 1 or not self.suits(site, request):
             return False
         if not jobs:
             return True
-        if len(jobs) + self.kept(site, request, jobs)[0] >= spec.slots:
+        if sequences(jobs) + request.sequences + self.kept(site, request, jobs)[0] > spec.slots:
             return False
         prefilling = sum(j.request.prompt_tokens for j in jobs if j.request.streams and not j.produced)
         if prefill_tokens is not None and prefilling and prefilling + request.prompt_tokens > prefill_tokens:
@@ -270,16 +274,16 @@ class Model:
             return 0, 0
         tokens = int(spec.lane_kv * (spec.kv_tokens or 0))
         used = sum(j.request.prompt_tokens + spec.lane_output for j in short)
-        return max(0, places - len(short)), max(0, tokens - used)
+        return max(0, places - sequences(short)), max(0, tokens - used)
 
     def moments(self, hold: Hold) -> tuple[float, float]:
         """When what ran at the start of a hold is predicted to have made room: the first such end, and from which on it stays so."""
         assert hold.before is not None
         jobs = [j for j in hold.site.jobs.values() if j.moment in hold.before and j.request.streams]
         first, lasting = inf, 0.0
-        for after in sorted({0, *(j.upper - j.produced for j in jobs)}, reverse=True):
-            rest = [j for j in jobs if j.upper - j.produced > after]
-            room = len(rest) + self.kept(hold.site, hold.request, rest)[0] < hold.site.spec.slots
+        for after in sorted({0, *(j.steps for j in jobs)}, reverse=True):
+            rest = [j for j in jobs if j.steps > after]
+            room = sequences(rest) + hold.request.sequences + self.kept(hold.site, hold.request, rest)[0] <= hold.site.spec.slots
             if hold.site.spec.slots and (not rest or (room and self._within(hold.site, hold.request, rest, after))):
                 first = after
             elif lasting == 0.0:
@@ -287,10 +291,26 @@ class Model:
         return first, lasting or first
 
     def _within(self, site: Site, request: Request, jobs: list[Job], after: int) -> bool:
-        """Whether these, so many tokens from now, and the request will never hold more together than they may."""
+        """Whether these, so many steps from now, and the request will never hold more together than they may."""
         kv_tokens = site.spec.kv_tokens
         if kv_tokens is None:
             return True
         cap = int(kv_tokens * (KV_RATIO if request.rank == 0 else KV_RATIO * LOWER_RATIO)) - self.kept(site, request, jobs)[1]
-        held = [(j.request.prompt_tokens + j.produced + after, j.upper - j.produced - after) for j in jobs]
-        return peak([*held, (request.prompt_tokens, max(request.upper_tokens, request.output_tokens))]) <= cap
+        sizes = [(j.request.prompt_tokens + j.produced, j.steps - after, j.request.sequences) for j in jobs]
+        held = [(tokens + after * count, steps * count, count) for tokens, steps, count in sizes]
+        return peak([*held, (request.prompt_tokens, upper_of(request), request.sequences)]) <= cap
+
+
+def sequences(jobs: Iterable[Job]) -> int:
+    """How many slots these take."""
+    return sum(j.request.sequences for j in jobs)
+
+
+def upper_of(request: Request) -> int:
+    """The output that is reserved for."""
+    return max(request.upper_tokens, request.output_tokens)
+
+
+def steps_of(request: Request) -> int:
+    """The steps in which it comes."""
+    return ceil(upper_of(request) / request.sequences)

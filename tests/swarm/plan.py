@@ -68,6 +68,7 @@ EVENTS = {
     "again": 0.2,
 }
 LANES = 0.4  # of the runs have fast lanes
+SEVERAL = 0.4  # have requests of several sequences
 NEVER_S = 1e9
 
 
@@ -84,11 +85,12 @@ class Plan:
 
 
 def drawn(random: Random, lanes: Random) -> Plan:
-    """A plan for one run. Fast lanes are drawn by themselves, so that a run without them is what it would be if there were none."""
+    """A plan for one run. Fast lanes and sequences are drawn by themselves: a run without them is what it would be if there were none."""
     flood = random.random() < 0.4
     often = OFTEN | (dict.fromkeys(INTERRUPTIONS, 0.1) if flood else {})
     on = frozenset(f for f in FEATURES if random.random() < often.get(f, 0.5))
     on |= {"lane"} if lanes.random() < LANES else set()
+    on |= {"sequences"} if lanes.random() < SEVERAL else set()
     policy = random.choice(sorted(POLICIES)) if random.random() < 0.6 else "gmp"
     tenants = tuple(tenant(random, f"t{i}", on) for i in range(random.randint(1, 5)))
     events = {name: often for name, often in EVENTS.items() if name not in FEATURES or name in on}
@@ -177,6 +179,11 @@ def engine(random: Random, lanes: Random, name: str, on: frozenset[str]) -> Engi
         context=random.choice([300, 1000, 4000]) if "context" in on and random.random() < 0.7 else None,
     )
     return with_lane(lanes, spec) if "lane" in on else spec
+
+
+def sequences(lanes: Random, on: frozenset[str]) -> int:
+    """How many sequences a request has; sometimes more than any engine has slots."""
+    return lanes.choice([1, 1, 1, 2, 3, 20]) if "sequences" in on else 1
 
 
 def with_lane(lanes: Random, spec: Engine) -> Engine:

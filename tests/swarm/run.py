@@ -19,13 +19,13 @@ from fairlane.errors import Reason
 from tests.swarm.checks import CONTENDED, LATE, Broken, Checks, held
 from tests.swarm.holds import begin_hold, cap_now_and_then, held_by, note_holds
 from tests.swarm.model import Job, Model
-from tests.swarm.plan import NEVER_S, Plan, classes, drawn, engine, scheduler_of, tenant
+from tests.swarm.plan import NEVER_S, Plan, classes, drawn, engine, scheduler_of, sequences, tenant
 from tests.swarm.reference import Minimum
 from tests.swarm.shares import Shares
 from tests.swarm.staff import Staff
 
 STEPS = 2000
-LIMITS = {"kv", "prefill", "context", "lane"}  # features under which a head may fit where others do not
+LIMITS = {"kv", "prefill", "context", "lane", "sequences"}  # features under which a head may fit where others do not
 SHORT = 0.3  # of the requests may use a fast lane, where there are any
 MOVES = 10_000  # of the end, by which all work has run out
 
@@ -235,8 +235,7 @@ class Run:
         ratio = min(max(self.plan.bias[tenant.name] * 2.0 ** r.uniform(-1, 1), 0.25), 4.0) if "errors" in on else 1.0
         used_prompt = round(prompt * (r.uniform(0.5, 2.0) if "errors" in on else 1.0))
         cached = r.randint(0, prompt) if "cached" in on and r.random() < 0.3 else 0
-        short = "lane" in on and self.lanes.random() < SHORT
-        if short:  # some of them will be longer than was foretold
+        if short := "lane" in on and self.lanes.random() < SHORT:  # some of them will be longer than was foretold
             output, ratio = self.lanes.randint(0, 10), self.lanes.choice([1.0, 1.0, 1.0, 1.0, 20.0])
         self.ids += 1
         request = Request(
@@ -252,6 +251,7 @@ class Run:
             prompt + output + r.choice([0, 50, 2000]),
             self.now,
             r.choice([0, round(output * 1.5)]),
+            sequences=sequences(self.lanes, on),
             streams=r.random() < 0.7,
             short=short,
             prefix=Prefix(self.ids % 9 + 1, self.ids % 5, 99, 20) if self.ids % 2 else None,

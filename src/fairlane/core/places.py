@@ -39,7 +39,7 @@ class Places:
         self.engines: dict[str, EngineState] = {}
         self.open: list[EngineState] = []
         self.slots = 0  # of all that are open
-        self.running = 0
+        self.running = 0  # requests
         self.held: EngineState | None = None
         self.held_by: Request | None = None
         self.context: int | None = None  # of the largest engine that is open, or None where one is unknown
@@ -92,10 +92,9 @@ class Places:
 
     def release(self, request: Request) -> None:
         """The request's place is free again: on the very engine that it was taken from."""
-        engine = request.engine
-        engine.limit.release(request)
+        request.engine.limit.release(request)
         self.running -= 1
-        self._drop_if_done(engine)
+        self._drop_if_done(request.engine)
 
     def hold(self, request: Request) -> None:
         """Reserves the engine that is predicted to have room for the request first, in place of any other."""

@@ -75,8 +75,8 @@ class Policy:
 class Limit(Protocol):
     """What one engine may run. `take` and `release` come in pairs for each request that runs there."""
 
-    slots: int  # most that may run at once
-    running: int
+    slots: int  # most sequences that may run at once
+    running: int  # sequences of the requests that run
     prefilling: int  # prompt tokens of streamed requests without a first token
     prefill_tokens: int | None  # most of them beside another, learned where the engine's spec sets none
 

@@ -35,6 +35,7 @@ class Request:
     arrived_at: float
     upper_tokens: int = 0  # output that is rarely exceeded: what KV is reserved for; `submit` raises it to the mean
     short: bool = False  # may use the fast lane; its engine's limit clears it when the request outgrows that
+    sequences: int = 1  # that the engine runs for it at once, each in a slot of its own
     streams: bool = True  # its progress is seen, from the first token on
     prefix: Prefix | None = None  # None: its engine is chosen without regard to prefix caches
 

@@ -53,7 +53,7 @@ class Tenant:
 @dataclass(frozen=True)
 class Engine:
     """One inference server of a pool.
-    `slots` is how many requests it runs at once, `kv_tokens` how many tokens its KV cache holds, `prefill_tokens` how many
+    `slots` is how many sequences it runs at once, `kv_tokens` how many tokens its KV cache holds, `prefill_tokens` how many
     prompt tokens may be waiting for their prefill (None: learned), `context` the most tokens of one request (None: unknown).
     Its fast lane: `lane_places` slots and a part `lane_kv` of the KV for short requests, of at most `lane_output` output tokens.
     """

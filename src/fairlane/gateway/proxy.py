@@ -139,6 +139,7 @@ class Proxy:
             short=model.short is not None
             and rank < self._last_rank
             and model.short.is_short(estimate.asked, estimate.prompt_tokens, call.cap, call.choices),
+            sequences=call.choices if route.caps else 1,
             streams=call.stream,
             prefix=self._prefix(call, model, tenant.name, estimate.prompt_tokens),
         )

@@ -320,7 +320,7 @@ class Run:
     def _note_full(self, link: EngineLink, status: int) -> None:
         """Counts an engine's refusal; one for want of room keeps further requests from it for a moment."""
         self._proxy.metrics.engine_refused(link.name, status)
-        link.refused(status, self.request.engine.limit.running - 1)
+        link.refused(status, self.request.engine.limit.running - self.request.sequences)
 
     def _settle(self, link: EngineLink, relay: Relay, outcome: Outcome) -> float:
         """Frees the place and tells what the request used. Returns the time."""

@@ -186,7 +186,8 @@ class PoolSettings(Section):
     engines: tuple[EngineSettings, ...] = Field(min_length=1, description="The engines of the pool.")
     slots: Slots = Field(
         default="auto",
-        description="Requests that each engine runs at once, so that others wait here, where their order can still be chosen; "
+        description="Requests that each engine runs at once, so that others wait here, where their order can still be chosen; one with "
+        "several answers (`n`, `best_of`) or prompts [counts as so many](engines.md#how-many-requests-at-once). "
         "`auto` takes what the engine reports, and starts an embedded engine with 2; where an engine reports none it begins with 16 and "
         "finds the number itself ([how](engines.md#how-many-requests-at-once)). A number switches that off.",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from fairlane.core.request import Request, Start
 from fairlane.core.scheduler import Scheduler
 from fairlane.core.values import Engine, Tenant
 from fairlane.policies.limits.nested import KV_RATIO, NestedLimit
-from tests.core.limits.test_limit import peak
+from tests.core.limits.test_limit import SEQUENCES, peak, sized
 from tests.core.world import make, request
 
 A, B, C = Tenant("a"), Tenant("b"), Tenant("c")
@@ -30,31 +30,33 @@ def full(engine: Engine, *sizes: tuple[int, int]) -> tuple[NestedLimit, list[Req
 
 
 @given(
-    running=st.lists(st.tuples(st.integers(1, 500), st.integers(1, 300), st.integers(0, 250), st.booleans()), min_size=1, max_size=10),
-    head=st.tuples(st.integers(1, 900), st.integers(0, 300)),
+    running=st.lists(
+        st.tuples(st.integers(1, 500), st.integers(1, 300), st.integers(0, 250), st.booleans(), SEQUENCES), min_size=1, max_size=10
+    ),
+    head=st.tuples(st.integers(1, 900), st.integers(0, 300), SEQUENCES),
     kv=st.integers(300, 4000),
     slots=st.integers(1, 10),
 )
 def test_the_moment_is_an_end_at_which_the_head_fits_and_did_not_before(
-    running: list[tuple[int, int, int, bool]], head: tuple[int, int], kv: int, slots: int
+    running: list[tuple[int, int, int, bool, int]], head: tuple[int, int, int], kv: int, slots: int
 ) -> None:
     """By the definition of the peak: what has ended by then is gone, the rest has grown; what is not seen to progress may be gone."""
     limit = NestedLimit(Engine("e", slots, kv_tokens=kv))
     held = []
-    for prompt, upper, produced, streams in running:
-        r = request(A, 0, prompt=prompt, output=upper)
+    for prompt, upper, produced, streams, sequences in running:
+        r = sized(prompt, upper, 0, sequences)
         r.streams = streams
         limit.take(r)
         if streams:
             limit.progress(r, produced) if produced else None
-            held.append((r.held_tokens, r.coming_tokens))
+            held.append((r.held_tokens, ceil(r.coming_tokens / sequences), sequences))
 
     def fits(after: int) -> bool:
-        rest = [(tokens + after, coming - after) for tokens, coming in held if coming > after or after == 0]
-        return not rest or (len(rest) < slots and peak([*rest, head]) <= int(kv * KV_RATIO))
+        rest = [(tokens + after * n, (end - after) * n, n) for tokens, end, n in held if end > after or after == 0]
+        return not rest or (sum(n for _, _, n in rest) + head[2] <= slots and peak([*rest, head]) <= int(kv * KV_RATIO))
 
-    moment = limit.fits_in(request(B, 0, prompt=head[0], output=head[1]))
-    ends = sorted({0, *(coming for _, coming in held)})
+    moment = limit.fits_in(sized(*head[:2], 0, head[2]))
+    ends = sorted({0, *(end for _, end, _ in held)})
     assert fits(int(moment))
     assert moment in ends
     assert moment == 0 or not fits(ends[ends.index(int(moment)) - 1])
@@ -127,6 +129,18 @@ def test_a_kept_place_is_not_counted_on() -> None:
     head, quick = request(B, 1), request(B, 1)
     quick.short = True
     assert (limit.fits_in(head), limit.fits_in(quick)) == (100, 50)
+
+
+def test_a_head_of_many_sequences_waits_for_as_many_slots() -> None:
+    """Two of its three slots come free with the second end; until then only what ends before may start beside it."""
+    limit, _ = full(Engine("e", 4), (100, 50), (100, 100), (100, 200))
+    head, small = request(B, 1), request(C, 0, output=99)
+    head.sequences = 3
+    assert limit.fits_in(head) == 100
+    limit.reserve(head)
+    assert fits(limit, 99, 100) == [True, False]
+    small.sequences = 2
+    assert not limit.fits(small)
 
 
 def waiting(*engines: Engine, heads: tuple[Request, ...]) -> tuple[Scheduler, list[Request]]:

@@ -1,13 +1,15 @@
 """Three limits on one engine, nested: KV tokens by predicted peak, prompt tokens not yet prefilled, slots.
 
-KV. Requests that run hold tokens now, will hold more until they end, and then give all back, at different times. With a_i
-tokens held and rem_i predicted to come, sorted by rem falling, the most that they will ever hold together is
-`max_i(Σ_{j≤i} a_j + i·rem_i)`: when request i ends, those behind it have ended and those before it have grown by rem_i. A
-request fits if that peak with it is within κ of the capacity; for the less urgent classes within a little less, so that they
-do not take the last room. Source: Past-Future scheduling (arXiv 2507.10150). Cost: O(1) where the sums decide; else O(running),
-and a sort if something has changed since the last one.
+Slots. A request takes one for each of its sequences, as the engine does: one per prompt and choice. They are free together, at its end.
 
-Reservation. All that runs decodes in step, so output tokens to come are a clock: it tells when those that run will have ended far
+KV. Requests that run hold tokens now, will hold more until they end, and then give all back, at different times. With a_i
+tokens held and rem_i steps predicted to come, in each of which its s_i sequences gain a token, sorted by rem falling, the most that
+they will ever hold together is `max_i(Σ_{j≤i} a_j + rem_i·Σ_{j≤i} s_j)`: when request i ends, those behind it have ended and those
+before it have grown for rem_i steps. A request fits if that peak with it is within κ of the capacity; for the less urgent classes
+within a little less, so that they do not take the last room. Source: Past-Future scheduling (arXiv 2507.10150). Cost: O(1) where the
+sums decide; else O(running), and a sort if something has changed since the last one.
+
+Reservation. All that runs decodes in step, so steps to come are a clock: it tells when those that run will have ended far
 enough for another to fit. While an engine is reserved, a request of another class may start only if it is predicted to end before
 that moment (backfilling). Those that start so do not count for the moment, so that it comes however long they really are; nor do
 those whose progress is not seen, which may end at any time. Cost: O(running · log running) where something has changed, else O(1).
@@ -18,16 +20,16 @@ if there are none, a prompt of any size may start.
 Fast lane. A part of the slots and of the KV is kept for short requests; short ones that run fill it first. What is more than a tenth
 of the slots is lent out, and engines with fewer than 4 have no lane. Who outgrows it counts as any other.
 
-An engine that runs nothing takes any request, so that one larger than a limit is not stuck for ever.
+An engine that runs nothing takes any request, so that one larger than a limit, or of more sequences than there are slots, is not
+stuck for ever: it runs alone.
 """
 
 from collections.abc import Iterable
 from math import inf
-from operator import attrgetter
 
 from fairlane.core.request import Request
 from fairlane.core.values import Engine
-from fairlane.policies.limits.peak import stays_within
+from fairlane.policies.limits.peak import stays_within, steps
 
 KV_RATIO = 0.92  # κ for the most urgent class
 LOWER_RATIO = 0.93  # of κ, for the others
@@ -36,8 +38,6 @@ GROWTH = 1.25  # of what was produced: the new prediction then
 GROWTH_TOKENS = 16
 LANE_SLOTS_MIN = 4  # an engine with fewer has no fast lane
 LANE_SLOTS_PART = 10  # of the slots one in so many, rounded up, may be kept at most
-
-_coming = attrgetter("coming_tokens")
 
 
 class NestedLimit:
@@ -65,7 +65,8 @@ class NestedLimit:
             return False
         if self.running == 0:
             return True
-        if not request.short and self.slots - self.running <= self.lane_places - self.short_running:
+        free = self.slots - self.running - request.sequences
+        if free < 0 or (not request.short and free < self.lane_places - self.short_running):
             return False
         if self.prefill_tokens is not None and self.prefilling and self.prefilling + request.prompt_tokens > self.prefill_tokens:
             return False
@@ -75,8 +76,8 @@ class NestedLimit:
         if self.final + prompt + upper <= cap:
             return True
         if self._falling is None:
-            self._falling = sorted(self._requests, key=_coming, reverse=True)
-        return stays_within(cap, self._falling, prompt, upper)
+            self._falling = sorted(self._requests, key=steps, reverse=True)
+        return stays_within(cap, self._falling, prompt, -(-upper // request.sequences), request.sequences)
 
     def fits_in(self, request: Request) -> float:
         """After how many output tokens of what runs the request is predicted to fit, if nothing else starts."""
@@ -95,7 +96,7 @@ class NestedLimit:
         request.held_tokens = prompt
         request.coming_tokens = upper
         request.prefilling = prefilling = prompt if request.streams else 0
-        self.running += 1
+        self.running += request.sequences
         self.tokens += prompt
         self.final += prompt + upper
         self.prefilling += prefilling
@@ -110,7 +111,7 @@ class NestedLimit:
         if request.short:
             self._count_short(request, -1)
         held = request.held_tokens
-        self.running -= 1
+        self.running -= request.sequences
         self.tokens -= held
         self.final -= held + request.coming_tokens
         self.prefilling -= request.prefilling
@@ -145,14 +146,14 @@ class NestedLimit:
         self.kv_tokens = engine.kv_tokens
         if engine.prefill_tokens != self._prefill_set:  # else what was learned stays
             self.prefill_tokens = self._prefill_set = engine.prefill_tokens
-        self.short_final += self.short_running * (engine.lane_output - self.lane_output)
+        self.short_final += len([r for r in self._requests if r.short]) * (engine.lane_output - self.lane_output)
         self.lane_output = engine.lane_output
         tenth = -(-engine.slots // LANE_SLOTS_PART)
         self.lane_places = min(engine.lane_places, tenth) if engine.slots >= LANE_SLOTS_MIN else 0
         self.lane_tokens = int(engine.lane_kv * engine.kv_tokens) if self.lane_places and engine.kv_tokens else 0
 
     def _count_short(self, request: Request, sign: int) -> None:
-        self.short_running += sign
+        self.short_running += sign * request.sequences
         self.short_final += sign * (request.prompt_tokens + self.lane_output)
 
     def _cap(self, kv_tokens: int, request: Request, short_final: int) -> int:
@@ -167,29 +168,30 @@ class NestedLimit:
             return True
         if self._moment is None:
             self._moment = self._fits_in(head, self._before)
-        return request.upper_tokens < self._moment
+        return -(-request.upper_tokens // request.sequences) < self._moment
 
     def _fits_in(self, request: Request, among: Iterable[Request]) -> float:
         """The same if only these ran; found by bisection over their ends."""
         if self.slots <= 0:
             return inf
-        falling = sorted((r for r in among if r.streams), key=_coming, reverse=True)
+        falling = sorted((r for r in among if r.streams), key=steps, reverse=True)
         least, most = 0, len(falling)  # of them that run on beside it
         while least < most:
             middle = (least + most + 1) // 2
-            if self._fits_beside(request, falling[:middle], falling[middle].coming_tokens if middle < len(falling) else 0):
+            if self._fits_beside(request, falling[:middle], steps(falling[middle]) if middle < len(falling) else 0):
                 least = middle
             else:
                 most = middle - 1
-        return falling[least].coming_tokens if least < len(falling) else 0
+        return steps(falling[least]) if least < len(falling) else 0
 
     def _fits_beside(self, request: Request, falling: list[Request], after: int) -> bool:
-        """Whether there will be a slot and KV for the request after so many tokens, when these run and their prompts are prefilled."""
+        """Whether there will be slots and KV for the request after so many steps, when these run and their prompts are prefilled."""
         short = [r for r in falling if r.short]
-        kept = 0 if request.short else max(0, self.lane_places - len(short))
-        if self.slots - len(falling) <= kept:
+        kept = 0 if request.short else max(0, self.lane_places - sum([r.sequences for r in short]))
+        if self.slots - sum([r.sequences for r in falling]) < request.sequences + kept:
             return False
         if self.kv_tokens is None:
             return True
         cap = self._cap(self.kv_tokens, request, sum(r.prompt_tokens + self.lane_output for r in short))
-        return stays_within(cap, falling, request.prompt_tokens - after, request.upper_tokens + after)
+        count = request.sequences
+        return stays_within(cap, falling, request.prompt_tokens - after * count, -(-request.upper_tokens // count) + after, count)
