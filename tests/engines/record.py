@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fairlane.engines import embedded, weights
@@ -25,7 +26,7 @@ from fairlane.engines import embedded, weights
 PAGES = Path(__file__).parent / "pages"
 VERSION = importlib.metadata.version("xllamacpp")
 NAMES = {"/health": "health.json", "/props": "props.json", "/v1/models": "models.json", "/metrics": "metrics.txt"}
-LOADING = "loading.json"
+LOADING, BUSY = "loading.json", "metrics-busy.txt"
 
 
 def page(name: str) -> bytes:
@@ -84,7 +85,20 @@ async def _record() -> None:
         _, body = await asyncio.to_thread(get, engine.url + path)
         where_it_was = re.escape(str(model.parent).encode())
         (PAGES / f"llamacpp-{VERSION}-{name}").write_bytes(re.sub(where_it_was, b"/models", body))
+    with ThreadPoolExecutor() as threads:
+        for _ in range(5):
+            threads.submit(_ask, engine.url)
+        busy = b""
+        while b"requests_deferred 3" not in busy:
+            _, busy = get(engine.url + "/metrics")
+    (PAGES / f"llamacpp-{VERSION}-{BUSY}").write_bytes(busy)
     await engine.stop()
+
+
+def _ask(url: str) -> None:
+    body = json.dumps({"prompt": "Once upon a time", "max_tokens": 64, "ignore_eos": True}).encode()
+    with urllib.request.urlopen(urllib.request.Request(url + "/v1/completions", body), timeout=60) as answer:
+        answer.read()
 
 
 def _record_vllm(url: str) -> None:

@@ -1,22 +1,27 @@
 """Adapters over pages that real engines sent, and over pages that nobody should send."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.engines.adapter import Adapter, Report
+from fairlane.engines.adapter import Adapter, Gauges, Report
 from fairlane.engines.llamacpp import LlamaCpp
 from fairlane.engines.openai import OpenAI, Simulated
-from tests.engines.record import LOADING, page
+from tests.engines.record import BUSY, LOADING, page
 
 HEALTH, PROPS, MODELS = page("health.json"), page("props.json"), page("models.json")
 DEEP = b"[" * 100_000
 VLLM = b'{"object":"list","data":[{"id":"m","object":"model","max_model_len":1024},{"id":"m-lora","max_model_len":2048,"parent":"m"}]}'
+NO_METRICS = b'{"error":{"code":501,"message":"This server does not support metrics endpoint.","type":"not_supported_error"}}'
+KNOWN = Report(healthy=True, slots=2, context=4096, models=("smollm2-135m",))
+IDLE = Gauges(running=0, waiting=0, prompt_tokens=0, cached_tokens=0)
 
 LLAMACPP = {
-    "recorded": ([(200, HEALTH), (200, PROPS)], Report(healthy=True, slots=2, context=4096, models=("smollm2-135m",))),
+    "recorded": ([(200, HEALTH), (200, PROPS), (200, page("metrics.txt"))], replace(KNOWN, gauges=IDLE)),
+    "recorded without metrics": ([(200, HEALTH), (200, PROPS)], KNOWN),
     "recorded while loading": ([(503, page(LOADING)), (503, page(LOADING))], Report(healthy=False, problem="loading model")),
     "old loading page": ([(503, b'{"status": "loading model"}')], Report(healthy=False, problem="loading model")),
     "a proxy's 503": ([(503, b"<h1>no upstream</h1>"), (0, b"")], Report(healthy=False, problem="HTTP 503")),
@@ -33,6 +38,17 @@ LLAMACPP = {
         [(200, b"\xff"), (200, b'{"total_slots":true,"default_generation_settings":[4096],"model_alias":7}')],
         Report(healthy=True),
     ),
+    "busy": (
+        [(200, HEALTH), (200, PROPS), (200, page(BUSY))],
+        replace(KNOWN, gauges=Gauges(running=2, waiting=3, prompt_tokens=8, cached_tokens=0)),
+    ),
+    "older": (
+        [(200, HEALTH), (200, PROPS), (200, b"llamacpp:kv_cache_usage_ratio 0.25\nllamacpp:requests_processing 1\n")],
+        replace(KNOWN, gauges=Gauges(running=1, kv_ratio=0.25)),
+    ),
+    "started without metrics": ([(200, HEALTH), (200, PROPS), (501, NO_METRICS)], KNOWN),
+    "metrics not reached": ([(200, HEALTH), (200, PROPS), (0, b"")], KNOWN),
+    "another page of metrics": ([(200, HEALTH), (200, PROPS), (200, b"<html>\nup 1\n")], KNOWN),
     "no places": ([(200, b""), (200, b'{"total_slots":0,"default_generation_settings":{"n_ctx":-1}}')], Report(healthy=True)),
 }
 

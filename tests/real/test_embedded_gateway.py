@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
+from fairlane.engines.llamacpp import LlamaCpp
+from tests.engines.record import get, listening_url
 from tests.harness import Gateway, Json
 from tests.meters import until
 
@@ -53,6 +57,61 @@ def test_a_dead_engine_is_started_again(gateway: Gateway) -> None:
     assert gateway.post(BODY).status == 200
     until(lambda: len(engine_pids(gateway)) > 1, "the second start is logged")
     assert first not in engine_pids(gateway)[1:]
+
+
+class Pages:
+    """The pages of metrics of the gateway's engine, asked of it directly and without a pause for as long as the block lasts."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        until(lambda: bool(engine_pids(gateway)), "the start is logged")
+        self._url = listening_url(engine_pids(gateway)[-1]) + "/metrics"
+        self._stopping = threading.Event()
+        self._reading = threading.Thread(target=self._read)
+        self.loads: list[tuple[int, int]] = []  # requests that run and that are deferred
+
+    def __enter__(self) -> Self:
+        self._reading.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._reading.join()
+
+    def _read(self) -> None:
+        while not self._stopping.is_set():
+            gauges = LlamaCpp().read([(200, b""), (0, b""), get(self._url)]).gauges
+            if gauges is not None and gauges.running is not None and gauges.waiting is not None:
+                self.loads.append((gauges.running, gauges.waiting))
+
+
+def test_nothing_waits_inside_the_engine(gateway: Gateway) -> None:
+    """Of twelve requests at once two run, one more that asks for two answers runs alone, and no page tells of one that is deferred."""
+    bodies = [{**BODY, "max_tokens": 16, "stream": number % 2 == 0} for number in range(12)]
+    with Pages(gateway) as pages:
+        calls = [gateway.open(body) for body in [*bodies, {**BODY, "n": 2}]]
+        until(lambda: gateway.metric("fairlane_engine_told_running_requests") == 2, "the gateway is told of two", 20)
+        answers = [call.finish(60) for call in calls]
+    assert [answer.status for answer in answers] == [200] * 13
+    assert set(pages.loads) >= {(2, 0)}
+    assert set(pages.loads) <= {(0, 0), (1, 0), (2, 0)}
+    assert gateway.metric("fairlane_engine_told_waiting_requests") == 0
+    assert gateway.metric("fairlane_engine_metrics_up") == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_left_has_freed_its_slot_before_it_is_given_out(gateway: Gateway, *, stream: bool) -> None:
+    """Half of the callers leave while their answers are made, which goes on where they do not stream; those that waited are not
+    deferred behind that, but start when the engine has the slots."""
+    long = {**BODY, "max_tokens": 200, "ignore_eos": True, "stream": stream}
+    with Pages(gateway) as pages:
+        leaving = [gateway.open(long) for _ in range(2)]
+        until(lambda: (2, 0) in pages.loads, "the engine has both", 20)
+        staying = [gateway.open(BODY) for _ in range(2)]
+        gateway.wait_for(running=2, waiting=2)
+        for call in leaving:
+            call.close()
+        assert [call.finish(60).status for call in staying] == [200, 200]
+    assert set(pages.loads) <= {(0, 0), (1, 0), (2, 0)}
 
 
 def test_slots_of_the_engine_are_the_limit(gateway: Gateway) -> None:

@@ -54,13 +54,15 @@ class Adapter(Protocol):
 
     `probes` are the paths to GET at each round, in order, below the engine's base path. `full_status` is the HTTP status by
     which it says that its own queue is full, 0 where that is not told apart from other refusals. `priority_sign` tells how it
-    takes the field `priority`: 1 if the lowest runs first, -1 if the highest does, 0 if it knows no such field.
+    takes the field `priority`: 1 if the lowest runs first, -1 if the highest does, 0 if it knows no such field. `works_on` tells
+    whether it may go on with a request after its connection was closed, so that the slot is not free yet.
     """
 
     kind: str
     probes: tuple[str, ...]
     full_status: int
     priority_sign: int
+    works_on: bool
 
     def read(self, answers: Sequence[tuple[int, bytes]]) -> Report:
         """Tell how the engine is from (status, body) of each probe; status 0 means that it was not reached."""

@@ -21,6 +21,7 @@ class OpenAI:
     probes = ("/v1/models",)
     full_status = 0
     priority_sign = 0
+    works_on = False
 
     def read(self, answers: Sequence[tuple[int, bytes]]) -> Report:
         """Report healthy whenever something answers; names and context only from a list of models."""
@@ -46,6 +47,7 @@ class Simulated:
     probes = OpenAI.probes
     full_status = 0
     priority_sign = 0
+    works_on = False
 
     def read(self, answers: Sequence[tuple[int, bytes]]) -> Report:
         """Report what any server of the API says, and the slots of the first model if they are there."""

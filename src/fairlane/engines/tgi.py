@@ -22,6 +22,7 @@ class TGI:
     probes = ("/health", "/info", "/metrics")
     full_status = 429
     priority_sign = 0
+    works_on = False
 
     def read(self, answers: Sequence[tuple[int, bytes]]) -> Report:
         """Report the model, its sizes as far as `/info` tells them, and what runs and waits as far as the metrics do."""

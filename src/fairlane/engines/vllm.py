@@ -32,6 +32,7 @@ class VLLM:
     probes = ("/health", "/v1/models", "/metrics")
     full_status = 503
     priority_sign = 1
+    works_on = False
 
     def read(self, answers: Sequence[tuple[int, bytes]]) -> Report:
         """Report the models, the context, and load and size of the KV cache as far as the metrics tell."""

@@ -19,6 +19,7 @@ from fairlane.core.values import Engine
 from fairlane.engines.adapter import Gauges, Report
 from fairlane.engines.address import Address, parse
 from fairlane.gateway.control.counts import Counts
+from fairlane.gateway.engines.lingering import Lingering
 from fairlane.gateway.engines.ramp import Ramp
 from fairlane.gateway.wire.upstream import ConnectFailed, EnginePool, UpstreamConnection, fetch
 from fairlane.policies.limits.adaptive import STALE_S, START_SLOTS, AdaptiveLimit
@@ -57,6 +58,10 @@ class Speed:
         return int(seconds / self._seconds_per_token) if self._seconds_per_token else sys.maxsize
 
 
+def _nothing() -> int:
+    return 0
+
+
 @functools.cache
 def _tls() -> ssl.SSLContext:
     """Made once: reading the certificates that are trusted takes milliseconds."""
@@ -70,7 +75,8 @@ class EngineLink:
     `limit` is the controller that finds the engine's slots, where neither the settings nor the engine tell them; `spec` is what it
     found then. `counts` is what is counted of its answers here.
     `gauges` is the last that the engine told of its load, at the time `gauges_at`; `measured` tells whether that was in the
-    last round of probes. `on_gauges`, where it is set, is called after each round, with None where nothing was told.
+    last round of probes. `running` and `on_gauges` are set by who counts: what the one tells is compared with the engine's own count,
+    the other is called after each round, with None where nothing was told.
     """
 
     def __init__(
@@ -101,6 +107,9 @@ class EngineLink:
         self._full_at: int | None = None  # requests; None: it is not known to be full
         self.full_s = FULL_S
         self._full_timer: asyncio.TimerHandle | None = None
+        self._probe_soon = asyncio.Event()
+        self.lingering = Lingering(self._changed, self._probe_soon.set, works_on=self._adapter.works_on)
+        self.running: Callable[[], int] = _nothing  # sequences that the gateway has there
         self._notify = notify
         self._log = log
         self._heads: dict[str, bytes] = {}
@@ -108,7 +117,6 @@ class EngineLink:
         self._misses = 0  # probes without an answer in a row
         self.speed = Speed()
         self.problem: str | None = None
-        self._probe_soon = asyncio.Event()
         self.probed = asyncio.Event()  # set after the first round of probes
 
     @property
@@ -169,6 +177,7 @@ class EngineLink:
     def _changed(self) -> None:
         full_at, spec = self._full_at, self.spec
         slots = self._ramp.offered(spec.slots, is_open=self.open)
+        slots = max(0, min(slots, spec.slots - self.lingering.slots))
         self.offer = replace(spec, slots=slots if full_at is None else min(slots, full_at))
         self._notify(self)
 
@@ -229,7 +238,7 @@ class EngineLink:
     def _next_wait(self, wait: float, *, was_up: bool) -> float:
         """Seconds until the next probe: short after a miss and after the engine went out, then longer each time."""
         if self.up:
-            return PROBE_FIRST_S if self._misses else self.settings.probe_s
+            return PROBE_FIRST_S if self._misses or self.lingering.slots else self.settings.probe_s
         return PROBE_FIRST_S if was_up else min(2 * wait, self.settings.probe_s)
 
     def _make_head(self, path: str) -> bytes:
@@ -248,7 +257,7 @@ class EngineLink:
         connections, address = self.connections, self._address
         if connections is None or address is None:
             return
-        key = self._key_line()
+        key, ours = self._key_line(), self.running()
         answers = [
             await fetch(connections, address.base_path + path, key, limit=PAGE_BYTES_MAX, timeout_s=PROBE_TIMEOUT_S)
             for path in self._adapter.probes
@@ -259,6 +268,7 @@ class EngineLink:
             if report.healthy or self._misses >= MISSES_MAX or not self.up:
                 self._set_up(report)
             self._take_gauges(report.gauges)
+            self.lingering.review(report.gauges, min(ours, self.running()))
             self.probed.set()
 
     def _take_gauges(self, gauges: Gauges | None) -> None:

@@ -149,6 +149,7 @@ class Run:
             relay, link = self._relay, self._link
             if relay is not None and link is not None:
                 relay.abandon()
+                link.lingering.add(self.request.sequences)
                 self._settle(link, relay, Outcome.CANCELLED)
             self._trail.outcome = Outcome.CANCELLED
             self._end(Outcome.CANCELLED)
@@ -300,6 +301,7 @@ class Run:
                 self._connect(link)
                 return
             link.broke()
+            link.lingering.add(self.request.sequences if relay.failure == "timeout" else 0)
             self._proxy.metrics.engine_failed(link.name, relay.failure)
             self._settle(link, relay, Outcome.FAILED)
             trail.reason = reason = Reason.ENGINE_TIMEOUT if relay.failure == "timeout" else Reason.ENGINE_FAILED

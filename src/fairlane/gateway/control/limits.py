@@ -32,6 +32,7 @@ class Watched:
         self._false_pages = 0  # in a row on which it ran fewer than it is said to
         self._told_blind = False
         link.on_gauges = self._take_page
+        link.running = self._running
 
     def tick(self, now: float) -> None:
         """Tells the controller, if the engine has one, how the engine is."""
