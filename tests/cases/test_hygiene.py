@@ -32,6 +32,7 @@ BAD: dict[str, tuple[object, str | None]] = {  # the body, and the parameter tha
     "stream_string": ({**GOOD, "stream": "yes"}, "stream"),
     "stream_number": ({**GOOD, "stream": 1}, "stream"),
 }
+TAKEN = [("X-Request-Id", "taken")]
 INTERNALS = ("Traceback", "fairlane/", ".py", "orjson", "pydantic", "Error(")
 
 
@@ -87,3 +88,14 @@ def test_fc_42_an_unknown_model_is_404(stub: Stub, start: Start) -> None:
     answer = gateway.post(chat(model="no-such-model"))
     assert (answer.status, answer.code) == (404, "model_not_found")
     assert stub.requests == []
+
+
+def test_two_requests_of_one_id_are_two_for_the_engine(stub: Stub, start: Start) -> None:
+    """Whoever chooses the id of another's request cannot address it there; the callers see the one that they chose."""
+    gateway = start(settings([engine(stub, 2)]))
+    answers = [gateway.post(chat(), headers=TAKEN) for _ in range(2)] + [gateway.post(chat())]
+    told = [answer.header("x-request-id") or "" for answer in answers]
+    ids = [seen.header("x-request-id") or "" for seen in stub.requests]
+    assert told[:2] == ["taken", "taken"]
+    assert len(set(ids)) == 3
+    assert all(one.startswith(f"{known}-") for one, known in zip(ids, told, strict=True))

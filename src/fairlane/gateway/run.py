@@ -253,7 +253,7 @@ class Run:
         return b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
             link.head(call.route.path),
             self._entry.forwarded,
-            self._trail.request_id.encode(),
+            order.engine_id(self._trail.request_id),
             len(body),
             body,
         )

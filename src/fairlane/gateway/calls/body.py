@@ -15,6 +15,7 @@ Two readers of one body must not understand it differently, or a client is charg
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import orjson
@@ -57,7 +58,6 @@ _QUOTED = {name: f'"{name}"'.encode() for name in METERED}
 _ESCAPED_LETTER = re.compile(rb"\\u00[567]")
 _ASK_USAGE = b'{"include_usage":true}'
 _SHAPELESS = Shape()
-_NO_XARGS: Fields = {}
 XARGS_PREFIX = "fairlane_"  # of the arguments by which the gateway tells a scheduler inside vLLM what it knows
 _COUNTED_BYTES_MIN = 2 * VALUES_MAX  # a shorter body cannot hold too many values
 
@@ -103,7 +103,7 @@ class Call(NamedTuple):
     fields: frozenset[str]  # names of the top-level members
     fixes: Edits  # what no engine may see as it is
     stream_options: bytes  # the client's with the usage asked for: to be sent where the gateway needs the usage
-    xargs: Fields  # the client's arguments for what is plugged into vLLM, without those that are ours
+    xargs: bytes  # the client's arguments for what is plugged into vLLM, as written, without those that are ours and without braces
 
 
 def read(route: Route, body: bytes, *, hinted: bool = False) -> Call:
@@ -120,11 +120,11 @@ def read(route: Route, body: bytes, *, hinted: bool = False) -> Call:
     include_usage, stream_options = _stream_options(fields) if "stream_options" in fields else (False, _ASK_USAGE)
     cap, fixes = _cap(route, fields)
     choices, service_tier, rank, bad_priority = (1, None, None, False) if usual else _seldom_given(route, fields)
-    xargs = _NO_XARGS
+    xargs = b""
     if not usual:
         fixes = {**dict.fromkeys(STEERING.intersection(fields)), **fixes}
         if "vllm_xargs" in fields:
-            xargs, fixes = _xargs(fields, fixes)
+            xargs, fixes = _xargs(body, fields, fixes)
     user = fields.get("user")
     return Call(
         route,
@@ -279,15 +279,24 @@ def _cap(route: Route, fields: Fields) -> tuple[int | None, Edits]:
     return min(least, CAP_MAX), {name: b"%d" % least for name in route.caps if fields.get(name) not in {None, least}}
 
 
-def _xargs(fields: Fields, fixes: Edits) -> tuple[Fields, Edits]:
-    """The client's arguments without those that only the gateway may give, and the edits that keep those from every engine."""
+def _xargs(body: bytes, fields: Fields, fixes: Edits) -> tuple[bytes, Edits]:
+    """The client's arguments without those that only the gateway may give, and the edits that keep those from every engine.
+
+    They are taken from the text, since written again a number could come out different.
+    """
     given = fields["vllm_xargs"]
     if given is None:
-        return _NO_XARGS, fixes
+        return b"", fixes
     if not isinstance(given, dict):
         raise wrong("vllm_xargs", "must be an object")
-    kept = {name: value for name, value in given.items() if not name.startswith(XARGS_PREFIX)}
-    return kept, fixes if len(kept) == len(given) else {**fixes, "vllm_xargs": orjson.dumps(kept)}
+    text = body.decode()
+    whole = next(text[m.value : m.end] for m in members(text) if m.name == "vllm_xargs")
+    found = list(islice(members(whole), MEMBERS_MAX + 1))
+    if len(found) > MEMBERS_MAX:
+        raise wrong("vllm_xargs", f"must have at most {MEMBERS_MAX} members")
+    kept = ", ".join([whole[m.start : m.end] for m in found if not m.name.startswith(XARGS_PREFIX)]).encode()
+    owned = any(m.name.startswith(XARGS_PREFIX) for m in found)
+    return kept, {**fixes, "vllm_xargs": b"{%b}" % kept} if owned else fixes
 
 
 def _seldom_given(route: Route, fields: Fields) -> tuple[int, str | None, int | None, bool]:

@@ -1,4 +1,4 @@
-"""What an engine is told about the order of its requests.
+"""What an engine is told about a request beside its body: its order, and a name.
 
 The stamp is the time of dispatch, so whatever the gateway has sent earlier runs earlier, in engines that were started anew
 and on gateways that know nothing of each other; only a class that is behind its guarantee is spared the step that
@@ -6,6 +6,7 @@ its rank adds. So an urgent request overtakes waiting ones by a bounded time. It
 """
 
 from collections.abc import Mapping
+from secrets import token_hex
 
 import orjson
 
@@ -27,4 +28,14 @@ def xargs(request: Request, call: Call) -> bytes:
         "key": request.key,
         "output": request.output_tokens,
     }
-    return orjson.dumps({**call.xargs, **{XARGS_PREFIX + name: value for name, value in ours.items()}})
+    written = orjson.dumps({XARGS_PREFIX + name: value for name, value in ours.items()})
+    return b"{%b,%b" % (call.xargs, written[1:]) if call.xargs else written
+
+
+def engine_id(request_id: str) -> bytes:
+    """The request's name at its engine, another each time that it is sent.
+
+    An engine may act on a name, as by ending the request that has it, or mistake two requests of one name for each other. Clients
+    choose theirs and can guess those of others, so the engine's has a part that nobody can.
+    """
+    return f"{request_id}-{token_hex(16)}".encode()
