@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlane.gateway.control.counts import FEWEST, KEPT_S, TIMED_TOKENS_MIN, Counts
+from fairlane.gateway.control.counts import CALM_KEPT, FEWEST, KEPT_S, TIMED_TOKENS_MIN, Counts
 from fairlane.policies.limits.signals import CALM_RUNNING
 
 
@@ -53,3 +53,25 @@ def test_a_cut_makes_what_was_measured_before_it_worthless() -> None:
     counts.forget()
     assert counts.tpot_s(0.0) is counts.ttft_s(0.0) is None
     assert counts.calm_ttft_s() == 0.1
+
+
+def test_how_it_was_at_its_start_is_forgotten() -> None:
+    """The first requests met an engine that was cold; enough later ones say how it is when it is calm."""
+    counts = Counts()
+    for _ in range(FEWEST):
+        counts.first_token(20.0, 1, 0.0)
+    for _ in range(CALM_KEPT):
+        counts.first_token(0.1, 1, 1.0)
+    assert counts.calm_ttft_s() == 0.1
+
+
+def test_an_engine_that_was_away_may_be_another() -> None:
+    """What was measured before counts only until it has been measured anew."""
+    counts = Counts()
+    for _ in range(CALM_KEPT):
+        counts.first_token(0.1, 1, 0.0)
+    counts.returned()
+    assert counts.calm_ttft_s() == 0.1
+    for _ in range(FEWEST):
+        counts.first_token(3.0, 1, 1.0)
+    assert counts.calm_ttft_s() == 3.0

@@ -283,6 +283,8 @@ class EngineLink:
         spec = self._spec_of(report) if report.healthy else self.spec
         if (report.healthy != self.up or report.problem != self.problem) and not self.leaving:
             self._tell(report, spec)
+        if report.healthy and not self.up:
+            self.counts.returned()
         changed = report.healthy != self.up or spec != self.spec
         self.up, self.spec, self.problem = report.healthy, spec, report.problem
         if changed:

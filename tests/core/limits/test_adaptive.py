@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.core.values import Engine
-from fairlane.policies.limits.adaptive import GUARD_S, KV_LEAST, MOVES, PAUSE_S, SLOTS_MAX, AdaptiveLimit
+from fairlane.policies.limits.adaptive import FALLEN_S, GUARD_S, KV_LEAST, MOVES, PAUSE_S, SLOTS_MAX, AdaptiveLimit
 from fairlane.policies.limits.signals import Signals
 from fairlane.telemetry.table import LIMIT_MOVES
 
@@ -66,6 +66,21 @@ def test_a_preemption_cuts_once_until_the_engine_runs_within_the_limit() -> None
         play.limit.tick(QUIET._replace(running=ran, tokens=play.tokens, preemptions=more), play.now)
     assert play.slots == cut
     assert play.limit.engine.kv_tokens == 96_000
+
+
+def test_a_count_that_falls_is_not_believed_for_a_while() -> None:
+    """Of replicas behind one address each page is another's; an engine that began anew is believed again when it has risen for long."""
+    play = Play()
+    for _ in range(100):
+        play.pressed(1, preemptions=900)
+        play.pressed(1, preemptions=5)
+    assert play.slots > 100
+    assert play.limit.kv_ratio == 1.0
+    play.pressed(round(FALLEN_S), preemptions=5)
+    slots = play.slots
+    play.pressed(1, preemptions=6)
+    assert play.slots < slots
+    assert play.limit.last_move == "preemption"
 
 
 def test_the_cache_is_given_back_though_slots_are_left() -> None:

@@ -12,6 +12,7 @@ from fairlane.policies.limits.signals import CALM_RUNNING
 KEPT = 256  # measurements of a kind
 KEPT_S = 30.0
 FEWEST = 5  # measurements that a quantile is taken of
+CALM_KEPT = 32  # of them while it was calm: enough for the quantile, and few enough for a cold start to be over soon
 TIMED_TOKENS_MIN = 8  # of an answer whose pace is measured: fewer come in one or two pieces
 
 Timed = tuple[float, float]
@@ -26,13 +27,17 @@ class Counts:
         self._refused_at: int | None = None
         self._tpots: deque[Timed] = deque(maxlen=KEPT)
         self._ttfts: deque[Timed] = deque(maxlen=KEPT)
-        self._calm: deque[float] = deque(maxlen=KEPT)
+        self._calm: deque[float] = deque(maxlen=CALM_KEPT)
+        self._calm_anew = 0  # of them since the engine was back
 
     def first_token(self, seconds: float, beside: int, now: float) -> None:
         """A stream's first token came after so long; at most `beside` requests ran when it was sent and now, itself included."""
         self._ttfts.append((now, seconds))
         if beside <= CALM_RUNNING:
             self._calm.append(seconds)
+            self._calm_anew += 1
+            if self._calm_anew == FEWEST and len(self._calm) > FEWEST:
+                self._calm = deque([*self._calm][-FEWEST:], maxlen=CALM_KEPT)
 
     def answered(self, tokens: int, seconds: float, now: float) -> None:
         """A whole stream had so many tokens, the last of them so long after the first."""
@@ -59,6 +64,10 @@ class Counts:
     def calm_ttft_s(self) -> float | None:
         """The same of an engine that is next to idle."""
         return _quantile(self._calm, 0.9)
+
+    def returned(self) -> None:
+        """The engine was away and may be another now: what it was when calm counts until enough is measured anew."""
+        self._calm_anew = 0
 
     def forget(self) -> None:
         """What was measured under a limit that has been cut says nothing of the new one."""

@@ -16,6 +16,9 @@ An engine that never had a page is cut by 0.9 where first tokens come late (see 
 prompts make them late, too; and it grows only while they are seen to come in time. A refusal for want of room cuts any engine to
 what it had then, at most to half.
 
+A count of preemptions that falls is that of an engine which began anew, or of another replica behind the same address, whose page is
+read by turns: from one page to the next it may rise by all that the other ever had. So it is not believed for `FALLEN_S`.
+
 Sources: additive increase, multiplicative decrease on engine signals; the covariance guard of Uber's Cinnamon.
 """
 
@@ -34,6 +37,7 @@ GROWTH = 0.02  # a second
 PAUSE_S = 5.0  # after a cut
 PREEMPTION_CUT, TPOT_CUT, TTFT_CUT, REFUSAL_CUT = 0.85, 0.9, 0.9, 0.5
 NEAR, NEAR_GROWTH = 0.85, 0.1  # of what ran at the last preemption; of the usual growth from there on
+FALLEN_S = 120.0  # for which a count of preemptions that fell is not believed: with replicas behind one address it falls again before
 KV_CUT, KV_GROWTH, KV_LEAST = 0.04, 0.002, 0.76  # parts of what may be reserved
 GUARD_S = 30.0
 GUARD_TICKS_MIN = 10
@@ -73,6 +77,7 @@ class AdaptiveLimit:
         self._grows_at = now  # not before
         self._before: Signals | None = None
         self._too_many = float(SLOTS_MAX)  # ran at the last preemption
+        self._believed_at = now  # the engine's count of preemptions, from then on
         self._crowded = 0  # pages in a row with too many waiting
         self._seen: deque[Second] = deque()
         self._good = self.slots  # the limit when growth last brought something
@@ -111,7 +116,9 @@ class AdaptiveLimit:
     def _cut(self, signals: Signals, before: Signals, now: float) -> bool:
         """Whether the engine tells that it has too much: the limits are lower then."""
         preempted = signals.preemptions is not None and before.preemptions is not None and signals.preemptions > before.preemptions
-        if preempted and signals.running <= self.slots:
+        if signals.preemptions is not None and before.preemptions is not None and signals.preemptions < before.preemptions:
+            self._believed_at = now + FALLEN_S
+        if preempted and now >= self._believed_at and signals.running <= self.slots:
             self.kv_ratio = max(KV_LEAST, self.kv_ratio - KV_CUT)
             self._too_many = float(signals.running + 1)
             return self._lower(PREEMPTION_CUT * (signals.running + 1), "preemption", now)
