@@ -20,14 +20,13 @@ from fairlane.settings.model import (
     AnonymousSettings,
     BacklogSettings,
     ClassSettings,
-    EngineSettings,
-    PoolSettings,
     PredictorSettings,
     SchedulingSettings,
     ServerSettings,
     Settings,
     TenantSettings,
 )
+from fairlane.settings.pools import EngineSettings, PoolSettings
 from fairlane.settings.specs import anonymous_tenant, class_specs, engine_spec, pool_specs, tenant, tenants
 
 __all__ = [

@@ -4,7 +4,8 @@ import math
 
 from fairlane.core.values import BucketRate, Engine, PoolSpec, PriorityClass, Tenant
 from fairlane.settings.fields import SHARE_UNITS, RateLimit
-from fairlane.settings.model import CallerSettings, ClassSettings, EngineSettings, PoolSettings, Settings
+from fairlane.settings.model import CallerSettings, ClassSettings, Settings
+from fairlane.settings.pools import EngineSettings, PoolSettings
 
 SLOTS_UNKNOWN = 0
 """`slots: auto` before the engine has reported."""
