@@ -15,6 +15,7 @@ from bench.vllm_order.figures import figures, quantile
 from bench.vllm_order.load import BATCH, REALTIME, Plan, Played
 from bench.vllm_order.modes import CLASSES, MODES, SHARES, settings
 from bench.vllm_order.starts import Passed, Start, logged, passed_over, recorded
+from fairlane.gateway.calls.order import engine_id
 from fairlane.settings import load, parse
 
 COSTS = {REALTIME: 100.0, BATCH: 1000.0}
@@ -52,7 +53,8 @@ def test_starts_are_read_from_the_log_and_from_the_record(tmp_path: Path) -> Non
     lines = [{"event": "listening"}, line, line | {"engine": None}]
     (tmp_path / "log").write_text("".join(f"{json.dumps(one)}\n" for one in lines) + "not JSON\n")
     assert logged(tmp_path / "log", COSTS) == [Start(BATCH, 8.0, 8.5, 1000.0)]
-    (tmp_path / "starts").write_text("cmpl-a1-b0-0-0-ff 1 2\ncmpl-a1-r7-0-ff 3 4\ncmpl-a11-r7-0-ff 5 6\n")
+    straight, through = "cmpl-a1-b0-0-0-ff", f"cmpl-{engine_id('a1-r7').decode()}-0-ff"
+    (tmp_path / "starts").write_text(f"{straight} 1 2\n{through} 3 4\ncmpl-a11-r7-0-ff 5 6\n")
     assert recorded(tmp_path / "starts", "a1", COSTS) == [start(BATCH, 1, 2), start(REALTIME, 3, 4)]
 
 
