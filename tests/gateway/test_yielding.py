@@ -183,13 +183,15 @@ BLOCKS: dict[str, tuple[list[Step], Step]] = {
     "nothing left to waste": ([lambda w: waste(w, allowed=False)], lambda w: waste(w, allowed=True)),
     "too far": ([lambda w: pace(w, 1e-9)], lambda w: pace(w, 1e6)),
     "pace unknown": ([lambda w: setattr(w._link, "speed", Speed())], lambda w: pace(w, 1e6)),
+    "engine goes on": ([lambda w: setattr(w._link.lingering, "works_on", True)], lambda w: setattr(w._link.lingering, "works_on", False)),
     "draining": ([lambda w: waste(w, allowed=False), lambda w: drain(w, draining=True)], lambda w: drain(w, draining=False)),
 }
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_nobody_gives_way_while_it_must_not_be(block: str, tmp_path: Path) -> None:
-    """Where no more may be wasted, where the engine may have made too much of the answer, while the gateway drains."""
+    """Where no more may be wasted, where the engine may have made too much of the answer, or would make it for nobody, while the
+    gateway drains."""
     blocks, free = BLOCKS[block]
 
     async def story(world: World) -> None:

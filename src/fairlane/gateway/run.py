@@ -95,10 +95,9 @@ class Run:
         """Sends the request to this engine."""
         try:
             self._stop_waiting()
-            trail = self._trail
             self._started_at = now
             self._beside = self.request.engine.limit.running
-            trail.engine = engine
+            self._trail.engine = engine
             if self._exchange.gone:
                 self.abandon()
                 return
@@ -121,11 +120,13 @@ class Run:
             self._fail(error)
 
     def made(self, now: float) -> int | None:
-        """Output tokens that its engine has made of it at most; None where the client has some, or the engine has not got it."""
+        """Output tokens that its engine has made of it at most; None where the client has some, or the engine has not got it or goes on."""
         relay, link = self._relay, self._link
         if self._over or relay is None or link is None or relay.failure is not None or self._exchange.started:
             return None
-        return 1 if self._call.stream else MADE_MARGIN * self._call.choices * link.speed.tokens_in(now - self._started_at)
+        if self._call.stream or link.lingering.works_on:
+            return 1 if self._call.stream else None
+        return MADE_MARGIN * self._call.choices * link.speed.tokens_in(now - self._started_at)
 
     def give_way(self, tokens: int) -> None:
         """Stops at its engine, where so many tokens were made in vain, and waits again in its old place."""

@@ -10,18 +10,21 @@ from fairlane.engines.adapter import Gauges
 
 
 class Lingering:
-    """One engine's. `changed` is called where `slots` is another than before, `ask` for a page to come soon."""
+    """One engine's; none where it stops at once, where `works_on` is false.
+
+    `changed` is called where `slots` is another than before, `ask` for a page to come soon.
+    """
 
     def __init__(self, changed: Callable[[], None], ask: Callable[[], None], *, works_on: bool) -> None:
         self.slots = 0
         self._changed = changed
         self._ask = ask
-        self._works_on = works_on
+        self.works_on = works_on
         self._told = False  # by the last page
 
     def add(self, sequences: int) -> None:
         """The connection of a request with so many sequences was closed before its answer was whole."""
-        if sequences and self._works_on and self._told:
+        if sequences and self.works_on and self._told:
             self.slots += sequences
             self._changed()
             self._ask()
