@@ -19,6 +19,7 @@ from fairlane.core.values import Engine
 from fairlane.engines.adapter import Gauges, Report
 from fairlane.engines.address import Address, parse
 from fairlane.gateway.control.counts import Counts
+from fairlane.gateway.control.heeding import Heeding
 from fairlane.gateway.engines.lingering import Lingering
 from fairlane.gateway.engines.ramp import Ramp
 from fairlane.gateway.wire.upstream import ConnectFailed, EnginePool, UpstreamConnection, fetch
@@ -100,6 +101,7 @@ class EngineLink:
         self.full_status = self._adapter.full_status
         self.priority_sign = self._adapter.priority_sign
         self.step_us = round(settings.priority_step_s * 1e6)
+        self.heeding = Heeding(settings.priority_step_s, self._tell_heeds, stamped=self.priority_sign != 0)
         self.gauges: Gauges | None = None
         self.gauges_at = 0.0
         self.measured = False
@@ -285,6 +287,7 @@ class EngineLink:
             self._tell(report, spec)
         if report.healthy and not self.up:
             self.counts.returned()
+            self.heeding.restarted()
         changed = report.healthy != self.up or spec != self.spec
         self.up, self.spec, self.problem = report.healthy, spec, report.problem
         if changed:
@@ -304,6 +307,9 @@ class EngineLink:
             stale_after_s, pinned = max(STALE_S, PROBES_MISSED * self.settings.probe_s), configured.kv_tokens is not None
             self.limit = AdaptiveLimit(told, time.monotonic(), tpot_slo_s=self._tpot_slo_s, stale_after_s=stale_after_s, kv_pinned=pinned)
         return self.limit.renew(told)
+
+    def _tell_heeds(self, heeds: str) -> None:
+        self._log.info("engine_priority", engine=self.name, heeds=heeds)
 
     def _tell(self, report: Report, spec: Engine) -> None:
         level = self._log.info if report.healthy and report.problem is None else self._log.warning

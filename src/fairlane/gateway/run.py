@@ -278,6 +278,7 @@ class Run:
             if self._call.stream and self._link is not None:
                 beside = max(self._beside, self.request.engine.limit.running)
                 self._link.counts.first_token(at - self._started_at, beside, at)
+                self._link.heeding.first_token(self.request, self._started_at, at)
 
     def _relayed(self, relay: Relay) -> None:
         """The engine's part is over."""

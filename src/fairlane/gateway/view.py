@@ -106,6 +106,7 @@ class View:
             kv_ratio=told.kv_ratio or 0.0,
             preemptions=told.preemptions or 0,
             limit_move=link.limit.last_move if link.limit else None,
+            heeds_priority=link.heeding.heeds,
             kv_limit_ratio=link.limit.kv_ratio if link.limit else 1.0,
         )
 

@@ -17,6 +17,7 @@ from fairlane.telemetry.table import (
     CACHED,
     DIRECTIONS,
     FAILURE_KINDS,
+    HEEDS,
     LIMIT_MOVES,
     NO_CLASS,
     OTHER,
@@ -67,6 +68,7 @@ class EngineSample:
     preemptions: int = 0
     limit_move: str | None = None  # one of `LIMIT_MOVES`; None where the number of slots is fixed
     kv_limit_ratio: float = 0.0
+    heeds_priority: str | None = None  # one of `HEEDS`; None for an engine that is gone
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,7 @@ class Metrics:
             "engine_told_waiting_requests": {(row.pool, row.engine): row.told_waiting for row in rows},
             "engine_kv_ratio": {(row.pool, row.engine): row.kv_ratio for row in rows},
             "engine_limit_move": {(row.pool, row.engine, move): float(row.limit_move == move) for row in rows for move in LIMIT_MOVES},
+            "engine_heeds_priority": {(row.pool, row.engine, heeds): float(row.heeds_priority == heeds) for row in rows for heeds in HEEDS},
             "engine_kv_limit_ratio": {(row.pool, row.engine): row.kv_limit_ratio for row in rows},
             "engine_preemptions_total": {(row.pool, row.engine): row.preemptions for row in rows},
             "tenant_running_requests": {(tenant,): sample.tenants_running.get(tenant, 0) for tenant in self._tenants},

@@ -8,6 +8,7 @@ from fairlane.telemetry.table import (
     CACHED,
     DIRECTIONS,
     FAILURE_KINDS,
+    HEEDS,
     LIMIT_MOVES,
     NO_CLASS,
     OUTCOMES,
@@ -43,6 +44,7 @@ Every series exists from the start with the value 0, and no client can add one. 
 | `status` | {statuses} |
 | `kind` | {kinds} |
 | `by` | {cached} |
+| `heeds` | {heeds}; see [engines](engines.md#when-it-is-full-and-in-which-order) |
 | `move` | {moves}; see [engines](engines.md#how-many-requests-at-once) |
 
 Buckets of the histograms, in seconds: {bounds}.
@@ -86,6 +88,7 @@ def page() -> str:
         statuses=_codes(REFUSAL_STATUSES),
         kinds=_codes(FAILURE_KINDS),
         cached=_codes(CACHED),
+        heeds=_codes(HEEDS),
         moves=_codes(LIMIT_MOVES),
         bounds=", ".join(f"{bound:g}" for bound in BOUNDS_S),
     )

@@ -22,6 +22,7 @@ REFUSAL_STATUSES: tuple[str, ...] = (
     *("500", "502", "503", "504", "529", OTHER),
 )
 FAILURE_KINDS: tuple[str, ...] = ("unreachable", "reset", "closed", "garbage", "timeout", "error_event", "exited", OTHER)
+HEEDS: tuple[str, ...] = ("unknown", "yes", "no")
 LIMIT_MOVES: tuple[str, ...] = ("start", "demand", "preemption", "waiting", "tpot", "ttft", "refused", "no_gain", "stale")
 DIRECTIONS: tuple[str, ...] = ("in", "out")
 CACHED: tuple[str, ...] = ("expected", "told")
@@ -68,6 +69,7 @@ TABLE: tuple[Metric, ...] = (
     _gauge("engine_running_requests", ("pool", "engine"), "Requests that the engine has, one of several sequences counted as so many."),
     _gauge("engine_slots", ("pool", "engine"), "Requests that the engine may have at once, counted in the same way."),
     _gauge("engine_limit_move", ("pool", "engine", "move"), "1 for why the slots that are found by the gateway moved last; else 0."),
+    _gauge("engine_heeds_priority", ("pool", "engine", "heeds"), "1 for whether the engine is seen to heed the order of requests; else 0."),
     _gauge("engine_kv_limit_ratio", ("pool", "engine"), "Part of the engine's KV cache that may be reserved, as found by the gateway."),
     _gauge("engine_up", ("pool", "engine"), "1 if the engine can be given requests, else 0; a draining one could."),
     _gauge("engine_draining", ("pool", "engine"), "1 if the engine gets no new requests, as it is drained or its address is gone, else 0."),

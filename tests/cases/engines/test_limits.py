@@ -18,6 +18,7 @@ def test_an_engine_that_lets_requests_wait_gets_fewer(stub: Stub, start: Start) 
     shown = {move: gateway.metric("fairlane_engine_limit_move", engine="e0", move=move) for move in ("waiting", "start", "demand")}
     assert shown == {"waiting": 1, "start": 0, "demand": 0}
     assert gateway.metric("fairlane_engine_kv_limit_ratio", engine="e0") == 1
+    assert gateway.metric("fairlane_engine_heeds_priority", engine="e0", heeds="unknown") == 1
     (row,) = json.loads(gateway.admin("/admin/state")[1])["engines"]
     assert (row["slots"], row["limit_move"], row["kv_limit_ratio"]) == (6, "waiting", 1.0)
     stub.plan = Plan()
