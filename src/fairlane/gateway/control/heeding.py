@@ -23,8 +23,6 @@ VERDICTS = 16  # that count, the latest
 VERDICTS_MIN = 8
 CLEAR = 0.75  # of them must agree, for engines are not exact and neither is what is seen of them
 
-HEEDS = ("unknown", "yes", "no")
-
 
 class Started(NamedTuple):
     """A request whose first token has come. All times are of one monotonic clock; `counts_as` is its stamp on that clock."""
@@ -36,7 +34,7 @@ class Started(NamedTuple):
 
 
 class Heeding:
-    """One engine, which is `stamped` or told no order. `changed` is called when `heeds`, one of `HEEDS`, is another than before."""
+    """One engine, which is `stamped` or told no order. `changed` is called when `heeds`, `unknown`, `yes` or `no`, is another than before."""
 
     def __init__(self, step_s: float, changed: Callable[[str], None], *, stamped: bool) -> None:
         self.heeds = "unknown" if stamped else "no"
