@@ -34,7 +34,7 @@ class Started(NamedTuple):
 
 
 class Heeding:
-    """One engine, which is `stamped` or told no order. `changed` is called when `heeds`, `unknown`, `yes` or `no`, is another than before."""
+    """One engine, which is `stamped` or told no order. `heeds` is `unknown`, `yes` or `no`; `changed` is called when it changes."""
 
     def __init__(self, step_s: float, changed: Callable[[str], None], *, stamped: bool) -> None:
         self.heeds = "unknown" if stamped else "no"
