@@ -18,7 +18,7 @@ def stays_within(cap: int, falling: Iterable[Request], held: int, coming: int, s
     """
     total, count, pending = 0, 0, True
     for other in falling:
-        left = -(-other.coming_tokens // other.sequences)
+        left = steps(other)
         if pending and left <= coming:  # here is its own place
             pending = False
             count += sequences

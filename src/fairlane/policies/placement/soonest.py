@@ -87,7 +87,7 @@ class Soonest:
         if request.prefix is not None:
             known = self._of(engine)
             request.cached_tokens = known.prefixes.find(request.prefix, prompt)
-            cached = _cached(known, request)
+            cached = int(known.trust * request.cached_tokens)
             known.prefixes.note(request.prefix, prompt, engine.spec.kv_tokens)
         request.prefills_since = engine.prefills_since
         request.prefill_ahead = engine.limit.prefilling + prompt - cached
